@@ -1,0 +1,1 @@
+"""The local socket that the CLI talks to."""

@@ -1,0 +1,1 @@
+"""The kubelet side: devices, claims, CDI, registration, gRPC service, slices."""

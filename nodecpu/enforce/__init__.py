@@ -1,0 +1,1 @@
+"""Reads effective cpusets back and compares them with the ledger."""

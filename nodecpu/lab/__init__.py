@@ -1,0 +1,1 @@
+"""Stand-ins for kubelet, runtime and API server over the real protocols."""

@@ -1,0 +1,1 @@
+"""Pure policy: pools, ledger, requests, scoring, picking."""

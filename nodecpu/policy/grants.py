@@ -1,0 +1,113 @@
+"""What was given, to whom: the rows of the ledger (pure).
+
+Claims are keyed by claim UID and containers by container id: two key spaces (C4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet, union
+from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
+from nodecpu.policy.facts import ContainerState, QoS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultGrant:
+    """The CPUs of one allocation result (C3); none with ``admin_access`` (C13)."""
+
+    request: str
+    pool: str
+    device: str
+    cpus: CpuSet
+    share_id: str | None = None
+    admin_access: bool = False
+
+    @property
+    def base_request(self) -> str:
+        """The request's name without its sub-request, as the kubelet wants it."""
+        return self.request.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimGrant:
+    """A claim's CPUs: exclusive, in no shared portion, without memory (C4).
+
+    ``released`` is set by unprepare: the CPUs stay out of reach until no linked container is left (C12).
+    ``moved`` means that the machine changed under it and the CPUs are to be picked anew at the next prepare (T7).
+    ``cdi_ids`` are all the CDI names ever answered (C11).
+    """
+
+    uid: ClaimUID
+    namespace: str
+    name: str
+    results: tuple[ResultGrant, ...]
+    cdi_ids: tuple[str, ...] = ()
+    released: bool = False
+    moved: bool = False
+
+    @property
+    def cpus(self) -> CpuSet:
+        """The whole claim's CPUs."""
+        return union(r.cpus for r in self.results)
+
+    def request_cpus(self, base_request: str) -> CpuSet:
+        """Return the union of all CPUs of one request (base name); empty if it has none."""
+        return union(r.cpus for r in self.results if r.base_request == base_request)
+
+
+class Group(Enum):
+    """How a container's own CPUs are found (G1)."""
+
+    RESERVED = "reserved"
+    SHARED = "shared"
+    MIXED = "mixed"
+    MULTI = "multi"
+    CLAIMED = "claimed"
+    """Nothing of its own: it runs on its claims alone."""
+    IGNORED = "ignored"
+    """Left alone: its cpuset is not ours to set (G17, preserve)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A container's hold on a claim, decided once at creation (L4). ``requests`` empty: all of it (L2)."""
+
+    claim_uid: ClaimUID
+    cpus: CpuSet
+    requests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerGrant:
+    """What one container was given.
+
+    ``pool`` is the pool's name. ``portion_mcpu`` is its part of the pool's shared CPUs (or of the reserved ones, in
+    that group) in milli-CPU: 0 with ``uses_shared`` is a container without a request. ``shares`` None: the runtime's
+    figure stands. ``path`` is the runtime's cgroups_path. ``reason`` tells what was decided and why.
+    """
+
+    id: ContainerID
+    sandbox_id: SandboxID
+    pod_uid: PodUID
+    namespace: str
+    pod: str
+    name: str
+    group: Group
+    pool: str
+    qos: QoS
+    exclusive: CpuSet = NO_CPUS
+    portion_mcpu: int = 0
+    uses_shared: bool = False
+    links: tuple[Link, ...] = ()
+    mems: NodeSet = NO_NODES
+    shares: int | None = None
+    state: ContainerState = ContainerState.CREATED
+    path: str = ""
+    reason: str = ""
+
+    @property
+    def claimed(self) -> CpuSet:
+        """The CPUs it holds by claims."""
+        return union(link.cpus for link in self.links)

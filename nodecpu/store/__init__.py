@@ -1,0 +1,1 @@
+"""The two SQLite databases."""

@@ -1,0 +1,1 @@
+"""Topology: frozen model and the sysfs reader."""
