@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def shared_data(*parts: str) -> Path:
-    """Return a path below the recorded data (``../shared/data``, or NODECPU_SHARED); skip the test if it is not there."""
+    """Return a path below the recorded data (``../shared/data``, or NODECPU_SHARED); skip the test if absent."""
     base = Path(os.environ.get("NODECPU_SHARED", ROOT.parent / "shared"))
     path = base.joinpath("data", *parts)
     if not path.exists():
