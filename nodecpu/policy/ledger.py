@@ -1,0 +1,207 @@
+"""The books: every grant, with the sums that decisions read (pure).
+
+One writer, no lock. Decisions read the ledger and return a ``Change``; ``apply`` is called only after its commit. A
+hold keeps the CPUs of a prepare that is being committed out of every other decision; nothing outside sees it.
+
+Invariants (``violations`` lists what breaks them): a CPU has one owner, a container's links are within its claims, sums
+agree with the grants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nodecpu.cpuset import NO_CPUS, CpuSet, union
+from nodecpu.ids import ClaimUID, ContainerID
+from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group
+from nodecpu.policy.plan import Change
+from nodecpu.policy.pools import Pool, PoolTree
+
+
+class Ledger:
+    """Grants by claim UID and by container id (two key spaces), over one tree of pools."""
+
+    def __init__(self, tree: PoolTree) -> None:
+        self.tree = tree
+        self._claims: dict[ClaimUID, ClaimGrant] = {}
+        self._containers: dict[ContainerID, ContainerGrant] = {}
+        self._holds: dict[ClaimUID, CpuSet] = {}
+        self._taken = 0
+        self._held = 0
+        self._members: list[dict[ContainerID, ContainerGrant]] = [{} for _ in tree.pools]
+        self._portions = [0] * len(tree.pools)
+        self._bare = [0] * len(tree.pools)
+        self._own_bare = [0] * len(tree.pools)
+        self._holders: dict[ClaimUID, dict[ContainerID, None]] = {}
+
+    @property
+    def claims(self) -> Mapping[ClaimUID, ClaimGrant]:
+        """All claims in the books, released ones included."""
+        return self._claims
+
+    @property
+    def containers(self) -> Mapping[ContainerID, ContainerGrant]:
+        """All containers in the books."""
+        return self._containers
+
+    def holders(self, uid: ClaimUID) -> tuple[ContainerGrant, ...]:
+        """Return the containers linked to a claim."""
+        return tuple(self._containers[i] for i in self._holders.get(uid, ()))
+
+    def pool_of(self, grant: ContainerGrant) -> Pool:
+        """Return a container's pool; the root if its pool is no longer there."""
+        return self.tree.named(grant.pool) or self.tree.root
+
+    def sharers(self, pool: Pool) -> Mapping[ContainerID, ContainerGrant]:
+        """Return the containers that run on this very pool's shared CPUs."""
+        return self._members[pool.index]
+
+    def count_sharers(self, pool: Pool, *, bare: bool) -> int:
+        """Return how many containers share this very pool: those without a portion (``bare``), or those with one."""
+        without = self._own_bare[pool.index]
+        return without if bare else len(self._members[pool.index]) - without
+
+    def free(self, cpus: CpuSet) -> CpuSet:
+        """Return those of ``cpus`` that nobody was granted exclusively. The one place where grants are subtracted."""
+        return CpuSet.from_mask(cpus.mask & ~self._taken)
+
+    def grantable(self, cpus: CpuSet) -> CpuSet:
+        """Return those of ``cpus`` that could be given now: free, and not held for a prepare under way."""
+        return CpuSet.from_mask(cpus.mask & ~(self._taken | self._held))
+
+    def owner(self, cpu: int) -> ClaimGrant | ContainerGrant | None:
+        """Return whose exclusive CPU it is."""
+        for claim in self._claims.values():
+            if not claim.moved and cpu in claim.cpus:
+                return claim
+        return next((c for c in self._containers.values() if cpu in c.exclusive), None)
+
+    def need_mcpu(self, pool: Pool) -> int:
+        """Return what the shared containers in a pool and below it need: their portions, 1 m for those without any.
+
+        So a pool with containers that asked for nothing keeps a CPU for them (P3).
+        """
+        return self._portions[pool.index] + (1 if self._bare[pool.index] else 0)
+
+    def portions_mcpu(self, pool: Pool) -> int:
+        """Return the sum of the shared portions granted in a pool and below it."""
+        return self._portions[pool.index]
+
+    def bare(self, pool: Pool) -> int:
+        """Return how many shared containers without a portion are in a pool and below it."""
+        return self._bare[pool.index]
+
+    def hold(self, uid: ClaimUID, cpus: CpuSet) -> None:
+        """Keep CPUs for a prepare until ``unhold``."""
+        self._holds[uid] = cpus
+        self._held = union(self._holds.values()).mask
+
+    def unhold(self, uid: ClaimUID) -> None:
+        """Drop a hold; dropping none is nothing."""
+        self._holds.pop(uid, None)
+        self._held = union(self._holds.values()).mask
+
+    def apply(self, change: Change) -> CpuSet:
+        """Take a committed change into the books; return the CPUs that changed between granted and free."""
+        before = self._taken
+        # Everything old goes before anything new comes: grants of one change may hand CPUs to one another.
+        for uid in (*change.drop_claims, *(claim.uid for claim in change.put_claims)):
+            self._remove_claim(uid)
+        for container_id in (*change.drop_containers, *(container.id for container in change.put_containers)):
+            self._remove_container(container_id)
+        for claim in change.put_claims:
+            self._claims[claim.uid] = claim
+            if not claim.moved:
+                self._taken |= claim.cpus.mask
+        for container in change.put_containers:
+            self._containers[container.id] = container
+            self._taken |= container.exclusive.mask
+            self._count(container, 1)
+            for link in container.links:
+                self._holders.setdefault(link.claim_uid, {})[container.id] = None
+        return CpuSet.from_mask(before ^ self._taken)
+
+    def _remove_claim(self, uid: ClaimUID) -> None:
+        old = self._claims.pop(uid, None)
+        if old is not None and not old.moved:
+            self._taken &= ~old.cpus.mask
+
+    def _remove_container(self, container_id: ContainerID) -> None:
+        old = self._containers.pop(container_id, None)
+        if old is None:
+            return
+        self._taken &= ~old.exclusive.mask
+        self._count(old, -1)
+        for link in old.links:
+            holders = self._holders[link.claim_uid]
+            holders.pop(container_id, None)
+            if not holders:
+                del self._holders[link.claim_uid]
+
+    def _count(self, grant: ContainerGrant, sign: int) -> None:
+        if not grant.uses_shared:
+            return
+        pool = self.pool_of(grant)
+        if sign > 0:
+            self._members[pool.index][grant.id] = grant
+        else:
+            del self._members[pool.index][grant.id]
+        self._own_bare[pool.index] += 0 if grant.portion_mcpu else sign
+        for index in pool.ancestors:
+            self._portions[index] += sign * grant.portion_mcpu
+            self._bare[index] += 0 if grant.portion_mcpu else sign
+
+
+def violations(ledger: Ledger) -> list[str]:
+    """Return what is wrong with the books, each in a sentence; for tests and for the daemon's own check."""
+    found: list[str] = []
+    owners: dict[int, str] = {}
+    claimed = [(f"claim {c.uid}", c.cpus) for c in ledger.claims.values() if not c.moved]
+    for who, cpus in [*claimed, *((f"container {c.id}", c.exclusive) for c in ledger.containers.values())]:
+        for cpu in cpus:
+            if cpu in owners:
+                found.append(f"CPU {cpu} belongs to {owners[cpu]} and to {who}")
+            owners[cpu] = who
+    granted = CpuSet(owners)
+    if lost := ledger.free(granted):
+        found.append(f"granted but counted free: {lost}")
+    if kept := ledger.tree.usable.all - granted - ledger.free(ledger.tree.usable.all):
+        found.append(f"free but counted as granted: {kept}")
+    for claim in ledger.claims.values():
+        seen = NO_CPUS
+        for result in claim.results:
+            if not seen.isdisjoint(result.cpus):
+                found.append(f"claim {claim.uid} gives {seen & result.cpus} twice")
+            seen |= result.cpus
+    for grant in ledger.containers.values():
+        found += _grant_violations(ledger, grant)
+    return found + _sum_violations(ledger)
+
+
+def _grant_violations(ledger: Ledger, grant: ContainerGrant) -> list[str]:
+    found = []
+    for link in grant.links:
+        claim = ledger.claims.get(link.claim_uid)
+        if claim is None:
+            found.append(f"container {grant.id} is linked to claim {link.claim_uid}, which is not in the books")
+        elif not link.cpus <= claim.cpus:
+            found.append(f"container {grant.id} is linked to {link.cpus}, its claim has {claim.cpus}")
+    if grant.group is Group.MULTI and not grant.exclusive:
+        found.append(f"container {grant.id} should have CPUs of its own")
+    if grant.uses_shared and ledger.tree.named(grant.pool) is None:
+        found.append(f"container {grant.id} is in pool {grant.pool}, which is not there")
+    return found
+
+
+def _sum_violations(ledger: Ledger) -> list[str]:
+    """Recount every pool's need from the grants alone."""
+    found = []
+    for pool in ledger.tree.pools:
+        within = [g for g in ledger.containers.values() if g.uses_shared and pool.index in ledger.pool_of(g).ancestors]
+        need = sum(g.portion_mcpu for g in within)
+        need += any(not g.portion_mcpu for g in within)
+        if need != ledger.need_mcpu(pool):
+            found.append(f"pool {pool.name} counts {ledger.need_mcpu(pool)} m, its containers need {need} m")
+        if len(ledger.sharers(pool)) != sum(ledger.pool_of(g) is pool for g in within):
+            found.append(f"pool {pool.name} has lost or gained containers")
+    return found

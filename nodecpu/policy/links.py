@@ -1,0 +1,203 @@
+"""Which container holds which claim (pure; L1 to L3).
+
+A link is proved by the CDI device names that the runtime shows, or by the variable of the CDI spec together with the
+pod's spec: a pod can write the variable itself, but it cannot make its own spec reference a claim that it was not
+given. What is not proved gives nothing: it is reported, so that it can be counted and logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.errors import ClaimConflict, NotReady
+from nodecpu.ids import ClaimUID
+from nodecpu.policy.facts import ClaimRef, Container, PodSpec, Sandbox
+from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Link
+from nodecpu.policy.ledger import Ledger
+from nodecpu.policy.rules import Rules, Sharing
+
+ENV_PREFIX = "DRA_CPUSET_"
+_UID_LENGTH = 36
+"""Length of a Kubernetes UID (RFC 4122 text form); what follows it in a variable's name is a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What a container holds, and the names of variables or devices that gave it nothing."""
+
+    held: tuple[Link, ...]
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """Claims that a container names: whole, or by CDI device index; and what it names in vain."""
+
+    by_variable: Mapping[ClaimUID, None]
+    by_device: Mapping[ClaimUID, tuple[int, ...]]
+    ignored: tuple[str, ...]
+
+
+def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Links:
+    """Return a container's links, in order of claim UID.
+
+    Raises NotReady where a retry can help: a correct variable of a pod that is not known yet, and a claim that the
+    pod's spec references but that the runtime did not inject (never taken for a shared container). Raises ClaimConflict
+    where ``claims.sharing`` forbids a further holder.
+    """
+    named = _named(ledger, rules, container)
+    held: list[Link] = []
+    ignored = list(named.ignored)
+    for uid in sorted({*named.by_variable, *named.by_device}):
+        claim = ledger.claims[uid]
+        refs = _references(claim, sandbox, container, spec)
+        if uid in named.by_device and (refs or refs is None):
+            held.append(_link_by_device(claim, named.by_device[uid]))
+        elif refs is None:
+            raise NotReady(
+                f"container {sandbox.namespace}/{sandbox.name}/{container.name} shows claim"
+                f" {claim.namespace}/{claim.name}, but its pod's spec is not known yet",
+                hint="it is created again by the kubelet; if it stays, check the daemon's link to the API server",
+            )
+        elif refs:
+            held.append(_link_by_reference(claim, refs))
+        else:
+            ignored.append(ENV_PREFIX + uid)
+    links = tuple(link for link in held if link.cpus)
+    _require_injected(ledger, sandbox, container, spec, {link.claim_uid for link in held})
+    for link in links:
+        _check_sharing(ledger, rules, sandbox, container, link)
+    return Links(held=links, ignored=tuple(ignored))
+
+
+def _named(ledger: Ledger, rules: Rules, container: Container) -> _Named:
+    devices: dict[ClaimUID, tuple[int, ...]] = {}
+    variables: dict[ClaimUID, None] = {}
+    ignored: list[str] = []
+    kind = f"{rules.driver}/cpu=claim-"
+    for name in container.cdi_devices:
+        if not name.startswith(kind):
+            continue
+        text, _, index = name[len(kind) :].rpartition("-")
+        claim = _live(ledger, text)
+        if claim is None or not index.isascii() or not index.isdigit() or int(index) >= len(claim.results):
+            ignored.append(name)
+        else:
+            devices[claim.uid] = (*devices.get(claim.uid, ()), int(index))
+    for name, value in container.claim_env.items():
+        text = name.removeprefix(ENV_PREFIX)
+        claim = _live(ledger, text[:_UID_LENGTH])
+        rest = text[_UID_LENGTH:]
+        if claim is None or (granted := _expected(claim, rest)) is None or _parse(value) != granted:
+            ignored.append(name)
+        elif not rest:
+            variables[claim.uid] = None
+    # A request's variable says nothing without the claim's own.
+    ignored += [
+        name
+        for name in container.claim_env
+        if name not in ignored and ClaimUID(name.removeprefix(ENV_PREFIX)[:_UID_LENGTH]) not in variables
+    ]
+    return _Named(by_variable=variables, by_device=devices, ignored=tuple(ignored))
+
+
+def _live(ledger: Ledger, uid: str) -> ClaimGrant | None:
+    claim = ledger.claims.get(ClaimUID(uid))
+    return None if claim is None or claim.released or claim.moved else claim
+
+
+def _parse(value: str) -> CpuSet | None:
+    try:
+        return CpuSet.parse(value)
+    except ValueError:
+        return None
+
+
+def _expected(claim: ClaimGrant, rest: str) -> CpuSet | None:
+    """Return what the variable should say: the claim's CPUs, or those of the request named by ``_<request>``."""
+    if not rest:
+        return claim.cpus
+    for result in claim.results:
+        if rest in (_suffix(result.request), _suffix(result.base_request)):
+            return claim.request_cpus(result.base_request)
+    return None
+
+
+def _suffix(request: str) -> str:
+    """Return what the CDI spec puts behind a claim's variable for one request (C11)."""
+    return "_" + request.replace("/", "_").replace("-", "_")
+
+
+def _references(
+    claim: ClaimGrant, sandbox: Sandbox, container: Container, spec: PodSpec | None
+) -> tuple[ClaimRef, ...] | None:
+    """Return the references of this very container to the claim; None where the spec cannot tell (yet)."""
+    if spec is None:
+        return None
+    if sandbox.namespace != claim.namespace or container.name not in spec.containers:
+        return ()
+    refs = spec.containers[container.name].claims
+    found = tuple(ref for ref in refs if ref.claim == claim.name)
+    if not found and any(ref.claim is None for ref in refs):
+        return None  # a generated claim's name that has not reached us
+    return found
+
+
+def _link_by_device(claim: ClaimGrant, indexes: tuple[int, ...]) -> Link:
+    if len(set(indexes)) == len(claim.results):
+        return Link(claim_uid=claim.uid, cpus=claim.cpus)
+    return _link_requests(claim, {claim.results[i].base_request for i in indexes})
+
+
+def _link_by_reference(claim: ClaimGrant, refs: tuple[ClaimRef, ...]) -> Link:
+    requests = {ref.request for ref in refs if ref.request is not None}
+    if len(requests) < len({ref.request for ref in refs}):
+        return Link(claim_uid=claim.uid, cpus=claim.cpus)
+    return _link_requests(claim, requests)
+
+
+def _link_requests(claim: ClaimGrant, requests: set[str]) -> Link:
+    """Return the link to some requests of a claim (L2)."""
+    mask = NO_CPUS.mask
+    for request in requests:
+        mask |= claim.request_cpus(request).mask
+    return Link(claim_uid=claim.uid, cpus=CpuSet.from_mask(mask), requests=tuple(sorted(requests)))
+
+
+def _require_injected(
+    ledger: Ledger, sandbox: Sandbox, container: Container, spec: PodSpec | None, held: set[ClaimUID]
+) -> None:
+    mine = spec.containers.get(container.name) if spec is not None else None
+    if mine is None or not mine.claims:
+        return
+    wanted = {ref.claim: ref.request for ref in mine.claims if ref.claim is not None}
+    for claim in ledger.claims.values():
+        if claim.released or claim.uid in held or claim.namespace != sandbox.namespace or claim.name not in wanted:
+            continue
+        request = wanted[claim.name]
+        if claim.cpus if request is None else claim.request_cpus(request):
+            raise NotReady(
+                f"container {sandbox.namespace}/{sandbox.name}/{container.name} references claim {claim.name},"
+                " but the runtime injected neither its CDI device nor its variable",
+                hint="turn CDI on in the container runtime and give it the CDI directory of [paths] cdi",
+            )
+
+
+def _check_sharing(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Container, link: Link) -> None:
+    if rules.sharing is Sharing.ALLOW:
+        return
+    for other in ledger.holders(link.claim_uid):
+        same_pod = other.pod_uid == sandbox.uid
+        if same_pod and (rules.sharing is Sharing.POD or other.name == container.name):
+            continue  # the latter is this container's predecessor
+        claim = ledger.claims[link.claim_uid]
+        raise ClaimConflict(
+            f"claim {claim.namespace}/{claim.name} is held by {_named_container(other)} already",
+            hint=f'claims.sharing = "{rules.sharing.value}" allows no further holder: use a claim of its own',
+        )
+
+
+def _named_container(grant: ContainerGrant) -> str:
+    return f"container {grant.pod}/{grant.name}"

@@ -1,0 +1,144 @@
+"""Pools: the nodes of the topology tree that grants come from (pure; P1, P2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from nodecpu.cpuset import NO_NODES, CpuSet, NodeSet
+from nodecpu.policy.tree import Named, build_tree
+from nodecpu.policy.usable import Usable
+from nodecpu.topology.model import Group, MemoryKind, Topology
+
+
+class Level(Enum):
+    """Levels of the tree, the uppermost first; the values are the words of the configuration (``policy.levels``)."""
+
+    ROOT = "root"
+    SOCKET = "socket"
+    DIE = "die"
+    NUMA = "numa"
+    L3 = "l3"
+
+
+ALL_LEVELS = (Level.SOCKET, Level.DIE, Level.NUMA, Level.L3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One pool. ``name`` is unique (``root``, ``socket 0``, ``numa 3``); the CPU sets are disjoint parts of ``cpus``.
+
+    ``mems`` is what its containers' memory comes from: DRAM local to its CPUs, other kinds only where there is no DRAM.
+    ``ancestors`` leads from the pool itself to the root, as indexes into the tree's pools.
+    """
+
+    index: int
+    name: str
+    level: Level
+    depth: int
+    cpus: CpuSet
+    reserved: CpuSet
+    isolated: CpuSet
+    sharable: CpuSet
+    mems: NodeSet
+    children: tuple[int, ...]
+    ancestors: tuple[int, ...]
+
+
+class PoolTree:
+    """All pools of a node; parents come before their children, index 0 is the root."""
+
+    __slots__ = ("_by_name", "pools", "usable")
+
+    def __init__(self, pools: Sequence[Pool], usable: Usable) -> None:
+        self.pools = tuple(pools)
+        self.usable = usable
+        self._by_name = {pool.name: pool for pool in self.pools}
+
+    @property
+    def root(self) -> Pool:
+        """The pool that holds every usable CPU."""
+        return self.pools[0]
+
+    def named(self, name: str) -> Pool | None:
+        """Return the pool of that name, None if there is none (any more)."""
+        return self._by_name.get(name)
+
+    def holding(self, cpus: CpuSet) -> Pool:
+        """Return the deepest pool that holds all of ``cpus``; the root for CPUs that no pool knows (any more)."""
+        pool = self.root
+        while True:
+            below = next((self.pools[i] for i in pool.children if cpus <= self.pools[i].cpus), None)
+            if below is None or not cpus:
+                return pool
+            pool = below
+
+    def upwards(self, pool: Pool) -> Iterator[Pool]:
+        """Yield the pool, its parent, and so on to the root."""
+        for index in pool.ancestors:
+            yield self.pools[index]
+
+
+def build_pools(topology: Topology, usable: Usable, levels: Sequence[Level] = ALL_LEVELS) -> PoolTree:
+    """Return the tree of pools over the usable CPUs.
+
+    Levels that add nothing are left out (P1): with one socket the socket is the top. The top pool has all memory.
+    """
+    groups: dict[Level, Sequence[tuple[str, CpuSet]]] = {
+        Level.SOCKET: _labelled(topology.packages),
+        Level.DIE: _labelled(topology.dies),
+        Level.NUMA: [(str(node.id), node.cpus) for node in topology.numa],
+        Level.L3: _labelled(topology.l3),
+    }
+    rank = {level: i for i, level in enumerate(Level)}
+    whole = usable.all
+    named = [
+        Named(rank=rank[level], kind=level.value, label=label, cpus=cpus & whole)
+        for level in levels
+        for label, cpus in groups[level]
+    ]
+    # The root ranks last among equals: a level that covers everything gives the top its name.
+    top = Named(rank=len(rank), kind=Level.ROOT.value, label="", cpus=whole)
+    nodes = build_tree([*named, top])
+    pools: list[Pool] = []
+    for node in nodes:
+        above = () if node.parent is None else pools[node.parent].ancestors
+        pools.append(
+            Pool(
+                index=node.index,
+                name=f"{node.kind} {node.label}".rstrip(),
+                level=Level(node.kind),
+                depth=node.depth,
+                cpus=node.cpus,
+                reserved=node.cpus & usable.reserved,
+                isolated=node.cpus & usable.isolated,
+                sharable=node.cpus & usable.sharable,
+                mems=_memory(topology, None if node.parent is None else node.cpus),
+                children=node.children,
+                ancestors=(node.index, *above),
+            )
+        )
+    return PoolTree(pools, usable)
+
+
+def _labelled(groups: Sequence[Group]) -> list[tuple[str, CpuSet]]:
+    return [(group.label, group.cpus) for group in groups]
+
+
+def _memory(topology: Topology, cpus: CpuSet | None) -> NodeSet:
+    """Return the memory nodes for these CPUs (None: all): DRAM of their nodes and nearest to them, else what is there.
+
+    Nodes without memory of their own bring the nearest memory (T3).
+    """
+    near = [n for n in topology.numa if n.cpus and (cpus is None or not n.cpus.isdisjoint(cpus))]
+    homes = {n.id for n in near}
+    mask = NO_NODES.mask
+    for node in near:
+        mask |= node.memory.mask
+    for node in topology.numa:
+        if not node.cpus and node.home in homes:
+            mask |= 1 << node.id
+    dram = NodeSet(n.id for n in topology.numa if n.kind is MemoryKind.DRAM)
+    found = NodeSet.from_mask(mask)
+    return (found & dram) or found

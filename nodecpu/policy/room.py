@@ -1,0 +1,108 @@
+"""How much may be sliced off for exclusive use, and who moves when a claim takes the room (pure; P3, C5, C14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.errors import NoCapacity
+from nodecpu.ids import ContainerID
+from nodecpu.policy.grants import ContainerGrant
+from nodecpu.policy.ledger import Ledger
+from nodecpu.policy.picker import Unit, pick
+from nodecpu.policy.pools import Pool
+from nodecpu.policy.rules import Rules
+
+
+def check_kept(ledger: Ledger, taking: CpuSet, rules: Rules) -> None:
+    """Raise NoCapacity if taking these CPUs leaves fewer sharable ones than are kept for shared containers (C14)."""
+    sharable = ledger.tree.root.sharable
+    left = ledger.grantable(sharable) - taking
+    least = rules.least_shared(ledger.tree.usable.reserved)
+    if len(left) < least and not taking.isdisjoint(sharable):
+        raise NoCapacity(
+            f"taking CPUs {taking} would leave {len(left)} for shared containers, which keep {least}",
+            hint='ask for fewer CPUs, or reserve CPUs and set policy.shared_fallback = "reserved"',
+        )
+
+
+def capacity_mcpu(ledger: Ledger, pool: Pool) -> int:
+    """Return a pool's shared capacity less what the shared containers in and below it need; negative: over-committed.
+
+    CPUs held for a prepare under way count as granted.
+    """
+    return 1000 * len(ledger.grantable(pool.sharable)) - ledger.need_mcpu(pool)
+
+
+def sliceable(ledger: Ledger, machine: Unit, pool: Pool) -> CpuSet:
+    """Return sharable CPUs that may be sliced off in a pool while every pool still covers its containers (P3)."""
+    cpus = _slice_below(ledger, machine, pool)
+    for above in ledger.tree.upwards(pool):
+        cpus = _trim(ledger, machine, above, cpus)
+    return cpus
+
+
+def _slice_below(ledger: Ledger, machine: Unit, pool: Pool) -> CpuSet:
+    whole = ledger.grantable(pool.sharable)
+    if not ledger.need_mcpu(pool):
+        return whole
+    in_children = NO_CPUS
+    cpus = NO_CPUS
+    for index in pool.children:
+        child = ledger.tree.pools[index]
+        in_children |= child.sharable
+        cpus |= _slice_below(ledger, machine, child)
+    return _trim(ledger, machine, pool, cpus | (whole - in_children))
+
+
+def _trim(ledger: Ledger, machine: Unit, pool: Pool, cpus: CpuSet) -> CpuSet:
+    """Cut ``cpus`` to as many as the pool can spare: those that a request of that size would take."""
+    most = max(0, capacity_mcpu(ledger, pool)) // 1000
+    return cpus if len(cpus) <= most else (pick(machine, cpus, most) or NO_CPUS)
+
+
+def make_room(ledger: Ledger, taking: CpuSet = NO_CPUS) -> tuple[ContainerGrant, ...]:
+    """Return the shared grants that are lifted when ``taking`` is granted, each in its new pool (C14).
+
+    From the deepest pools upwards: where a pool no longer covers its containers, those without a request go first, then
+    the smaller portions, each to the nearest ancestor that covers it, at last to the root, which may be over-committed
+    (G16). With nothing taken this settles books that were restored over other pools.
+    """
+    room = _Room(ledger, taking)
+    for pool in reversed(ledger.tree.pools[1:]):  # children before parents; nobody is lifted from the root
+        for grant in sorted(ledger.sharers(pool).values(), key=lambda g: (g.portion_mcpu, g.id)):
+            if room.covers(pool):
+                break
+            room.lift(grant, pool)
+    return tuple(room.moved.values())
+
+
+class _Room:
+    """What each pool would have and need while grants are being lifted. A lift never changes an ancestor's need."""
+
+    def __init__(self, ledger: Ledger, taking: CpuSet) -> None:
+        self._ledger = ledger
+        self._free = [len(ledger.free(pool.sharable) - taking) for pool in ledger.tree.pools]
+        self._portions = [ledger.portions_mcpu(pool) for pool in ledger.tree.pools]
+        self._bare = [ledger.bare(pool) for pool in ledger.tree.pools]
+        self.moved: dict[ContainerID, ContainerGrant] = {}
+
+    def covers(self, pool: Pool) -> bool:
+        """Return whether a pool covers what it and the pools below need (a need at all takes at least one CPU)."""
+        need = self._portions[pool.index] + (1 if self._bare[pool.index] else 0)
+        return need <= 1000 * self._free[pool.index]
+
+    def lift(self, grant: ContainerGrant, pool: Pool) -> None:
+        """Move a grant to the nearest ancestor with CPUs that covers it."""
+        above = list(self._ledger.tree.upwards(pool))[1:]
+        target = next((a for a in above if self._free[a.index] and self.covers(a)), self._ledger.tree.root)
+        for index in pool.ancestors[: pool.ancestors.index(target.index)]:
+            self._portions[index] -= grant.portion_mcpu
+            self._bare[index] -= not grant.portion_mcpu
+        # A holder's memory is its claims' pool's, wherever its shared portion goes (G5).
+        self.moved[grant.id] = replace(
+            grant,
+            pool=target.name,
+            mems=grant.mems if grant.links or not grant.mems else target.mems,
+            reason=f"{grant.reason.partition('; lifted')[0]}; lifted from {pool.name} to {target.name} to make room",
+        )
