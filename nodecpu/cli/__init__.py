@@ -1,1 +1,102 @@
-"""The command line, one module per verb."""
+"""The command line: one module per verb, loaded when its verb is used.
+
+Data goes to standard output, words to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage, 78 configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from nodecpu.errors import ConfigError, NodeCpuError
+
+DEFAULT_CONFIG: Final = Path("/etc/nodecpu/nodecpu.toml")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code; ``argv`` without the program's name, the process's own by default."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parser().parse_args(arguments[:1] if arguments[:1] == ["lab"] else arguments)
+        args.rest = arguments[1:]
+        code: int = importlib.import_module(f"nodecpu.cli.{args.verb}").run(args)
+        sys.stdout.flush()
+    except SystemExit as stop:  # argparse has said why
+        return stop.code if isinstance(stop.code, int) else 1
+    except NodeCpuError as error:
+        _complain(error)
+        return error.exit_code
+    except BrokenPipeError:
+        _drop_output()
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _complain(error: NodeCpuError) -> None:
+    lines = [f"nodecpu: {error.message}"]
+    if isinstance(error, ConfigError):
+        lines += error.problems
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def _drop_output() -> None:
+    """Let the interpreter's last flush go nowhere: whoever read us has left."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nodecpu",
+        description="Owns the CPUs of this Kubernetes node.",
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.",
+        allow_abbrev=False,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    daemon = verbs.add_parser("daemon", help="run the daemon (systemd does this)", allow_abbrev=False)
+    daemon.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="default: %(default)s")
+
+    for verb, text in (
+        ("status", "links, CPUs and counts at a glance"),
+        ("topology", "draw the node: who has which CPUs"),
+        ("claims", "list the claims and their CPUs"),
+        ("containers", "list the containers and where they run"),
+    ):
+        _add_query(verbs.add_parser(verb, help=text, description=text, allow_abbrev=False))
+    verbs.choices["topology"].add_argument(
+        "--root", type=Path, metavar="DIR", help="draw the machine whose sys directory is below DIR; asks no daemon"
+    )
+
+    config = verbs.add_parser("config", help="check, show or begin a configuration file", allow_abbrev=False)
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action, text in (("check", "list every mistake in a file"), ("show", "print all settings in force")):
+        one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)
+        one.add_argument("file", type=Path, nargs="?", default=DEFAULT_CONFIG, help="default: %(default)s")
+    actions.choices["show"].add_argument("--json", action="store_true", help="print JSON")
+    actions.add_parser("init", help="print a file to begin with", allow_abbrev=False)
+
+    verbs.add_parser("lab", help="rehearse on this machine, without a cluster", add_help=False)
+    verbs.add_parser("version", help="print the version", allow_abbrev=False)
+    return parser
+
+
+def _add_query(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="configuration that tells the socket; without it the built-in default",
+    )

@@ -13,7 +13,7 @@ from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.picker import Unit, pick
 from nodecpu.policy.pools import Pool
 from nodecpu.policy.requests import Request
-from nodecpu.policy.room import capacity_mcpu, check_kept, sliceable
+from nodecpu.policy.room import check_kept, isolated_for, sliceable, spare_mcpu
 from nodecpu.policy.rules import Rules
 from nodecpu.policy.scoring import best_pool
 from nodecpu.policy.shared import shared_cpus
@@ -24,10 +24,14 @@ _MIN_SHARES, _MAX_SHARES = 2, 262144
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What decisions need to know of the machine beside the books: the picker's units and the devices' CPUs."""
+    """What decisions need to know of the machine beside the books: the picker's units, and the devices of its pool.
+
+    ``pool`` is the resource pool's name (the node's); empty: not checked.
+    """
 
     units: Unit
     devices: Mapping[str, CpuSet]
+    pool: str = ""
 
 
 def claim_grant(ledger: Ledger, machine: Machine, rules: Rules, claim: AllocatedClaim) -> ClaimGrant:
@@ -50,7 +54,7 @@ def claim_grant(ledger: Ledger, machine: Machine, rules: Rules, claim: Allocated
                 admin_access=wanted.admin_access,
             )
         )
-    check_kept(ledger, taken, rules)
+    check_kept(ledger, rules, f"claim {claim.namespace}/{claim.name}", taken)
     ids = tuple(f"{rules.driver}/cpu=claim-{claim.uid}-{index}" for index in range(len(results)))
     return ClaimGrant(uid=claim.uid, namespace=claim.namespace, name=claim.name, results=tuple(results), cdi_ids=ids)
 
@@ -60,11 +64,16 @@ def _result_cpus(
 ) -> CpuSet:
     """Return the CPUs for one result from its device's grantable CPUs that are free, other than ``taken``."""
     who = f"claim {claim.namespace}/{claim.name}, request {wanted.request}"
+    if machine.pool and wanted.pool != machine.pool:
+        raise BadRequest(
+            f"{who}: device {wanted.device} is of pool {wanted.pool}, this node's is {machine.pool}",
+            hint="see that [node] name is the name of the Node object",
+        )
     device = machine.devices.get(wanted.device)
     if device is None:
         raise BadRequest(
             f"{who}: there is no device {wanted.device} on this node",
-            hint=f"delete the claim so that it is allocated anew; there are {', '.join(sorted(machine.devices)) or 'none'}",
+            hint=f"delete the claim, to be allocated anew; there are {', '.join(sorted(machine.devices)) or 'none'}",
         )
     most = device & ledger.tree.usable.grantable
     if wanted.cpus > len(most):
@@ -128,12 +137,15 @@ def container_grant(  # noqa: PLR0913
     elif claimed:
         home = ledger.tree.holding(claimed)
     else:
-        home = best_pool(ledger, machine.units, request)
+        home = best_pool(ledger, machine.units, rules, request)
     exclusive = _exclusive(ledger, machine, rules, home, grant, request.exclusive)
-    pool = _sharing_pool(ledger, home, grant) if request.uses_shared else home
-    grant = replace(grant, pool=pool.name, exclusive=exclusive, mems=_mems(rules, home))
+    pool = _sharing_pool(ledger, home, grant, exclusive) if request.uses_shared else home
+    why = grant.reason
+    if not exclusive <= home.cpus:
+        why += f"; exclusive CPUs of {ledger.tree.holding(exclusive).name}, {home.name} has none to spare"
     if pool is not home:
-        grant = replace(grant, reason=f"{grant.reason}; shared CPUs of {pool.name}, {home.name} has none to spare")
+        why += f"; shared CPUs of {pool.name}, {home.name} has none to spare"
+    grant = replace(grant, pool=pool.name, exclusive=exclusive, mems=_mems(rules, home), reason=why)
     return replace(grant, shares=_shares(ledger, grant) if links else None)
 
 
@@ -144,24 +156,27 @@ def _exclusive(ledger: Ledger, machine: Machine, rules: Rules, home: Pool, grant
     """
     if not count:
         return NO_CPUS
+    who = f"container {grant.namespace}/{grant.pod}/{grant.name}"
     for pool in ledger.tree.upwards(home):
-        isolated = ledger.grantable(pool.isolated)
-        if rules.prefer_isolated and len(isolated) >= count:
+        if isolated := isolated_for(ledger, rules, pool, count):
             return pick(machine.units, isolated, count) or NO_CPUS
         cpus = pick(machine.units, sliceable(ledger, machine.units, pool), count)
         if cpus is not None:
-            check_kept(ledger, cpus, rules)
+            check_kept(ledger, rules, who, cpus)
             return cpus
     root = ledger.tree.root
     raise NoCapacity(
-        f"container {grant.namespace}/{grant.pod}/{grant.name}: {count} exclusive CPUs asked,"
+        f"{who}: {count} exclusive CPUs asked,"
         f" {len(sliceable(ledger, machine.units, root))} can be spared ({ledger.grantable(root.sharable)} are free)",
         hint="lower the request, or make room by removing claims or shared containers with CPU requests",
     )
 
 
-def _sharing_pool(ledger: Ledger, home: Pool, grant: ContainerGrant) -> Pool:
-    """Return the pool for a shared portion: home, or the nearest ancestor that covers it, at last the root (G5)."""
+def _sharing_pool(ledger: Ledger, home: Pool, grant: ContainerGrant, exclusive: CpuSet) -> Pool:
+    """Return the pool for a shared portion beside exclusive CPUs: home, or the nearest ancestor that covers it (G5).
+
+    At last the root, covered or not (G16).
+    """
     need = max(grant.portion_mcpu, 1)
     if not shared_cpus(ledger, ledger.tree.root):
         raise NoCapacity(
@@ -169,7 +184,7 @@ def _sharing_pool(ledger: Ledger, home: Pool, grant: ContainerGrant) -> Pool:
             hint="release a claim, or configure reserved CPUs",
         )
     for pool in ledger.tree.upwards(home):
-        if ledger.grantable(pool.sharable) and capacity_mcpu(ledger, pool) >= need:
+        if spare_mcpu(ledger, pool, exclusive) >= need:
             return pool
     return ledger.tree.root
 

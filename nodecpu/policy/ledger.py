@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodecpu.cpuset import NO_CPUS, CpuSet, union
-from nodecpu.ids import ClaimUID, ContainerID
+from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group
 from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import Pool, PoolTree
@@ -33,6 +33,7 @@ class Ledger:
         self._bare = [0] * len(tree.pools)
         self._own_bare = [0] * len(tree.pools)
         self._holders: dict[ClaimUID, dict[ContainerID, None]] = {}
+        self._by_name: dict[tuple[PodUID, str], ContainerID] = {}
 
     @property
     def claims(self) -> Mapping[ClaimUID, ClaimGrant]:
@@ -47,6 +48,11 @@ class Ledger:
     def holders(self, uid: ClaimUID) -> tuple[ContainerGrant, ...]:
         """Return the containers linked to a claim."""
         return tuple(self._containers[i] for i in self._holders.get(uid, ()))
+
+    def named(self, pod_uid: PodUID, name: str) -> ContainerGrant | None:
+        """Return the container of that name in a pod, the latest if there were several."""
+        found = self._by_name.get((pod_uid, name))
+        return None if found is None else self._containers[found]
 
     def pool_of(self, grant: ContainerGrant) -> Pool:
         """Return a container's pool; the root if its pool is no longer there."""
@@ -116,6 +122,7 @@ class Ledger:
         for container in change.put_containers:
             self._containers[container.id] = container
             self._taken |= container.exclusive.mask
+            self._by_name[container.pod_uid, container.name] = container.id
             self._count(container, 1)
             for link in container.links:
                 self._holders.setdefault(link.claim_uid, {})[container.id] = None
@@ -131,6 +138,8 @@ class Ledger:
         if old is None:
             return
         self._taken &= ~old.exclusive.mask
+        if self._by_name.get((old.pod_uid, old.name)) == container_id:
+            del self._by_name[old.pod_uid, old.name]
         self._count(old, -1)
         for link in old.links:
             holders = self._holders[link.claim_uid]
@@ -186,7 +195,7 @@ def _grant_violations(ledger: Ledger, grant: ContainerGrant) -> list[str]:
             found.append(f"container {grant.id} is linked to claim {link.claim_uid}, which is not in the books")
         elif not link.cpus <= claim.cpus:
             found.append(f"container {grant.id} is linked to {link.cpus}, its claim has {claim.cpus}")
-    if grant.group is Group.MULTI and not grant.exclusive:
+    if grant.group in (Group.MIXED, Group.MULTI) and not grant.exclusive:
         found.append(f"container {grant.id} should have CPUs of its own")
     if grant.uses_shared and ledger.tree.named(grant.pool) is None:
         found.append(f"container {grant.id} is in pool {grant.pool}, which is not there")

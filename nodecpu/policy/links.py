@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.cpuset import CpuSet, union
 from nodecpu.errors import ClaimConflict, NotReady
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.facts import ClaimRef, Container, PodSpec, Sandbox
@@ -66,7 +66,7 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
         else:
             ignored.append(ENV_PREFIX + uid)
     links = tuple(link for link in held if link.cpus)
-    _require_injected(ledger, sandbox, container, spec, {link.claim_uid for link in held})
+    _require_injected(ledger, sandbox, container, spec, {ledger.claims[link.claim_uid].name for link in held})
     for link in links:
         _check_sharing(ledger, rules, sandbox, container, link)
     return Links(held=links, ignored=tuple(ignored))
@@ -75,32 +75,36 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
 def _named(ledger: Ledger, rules: Rules, container: Container) -> _Named:
     devices: dict[ClaimUID, tuple[int, ...]] = {}
     variables: dict[ClaimUID, None] = {}
+    by_request: list[tuple[str, ClaimUID]] = []
     ignored: list[str] = []
     kind = f"{rules.driver}/cpu=claim-"
     for name in container.cdi_devices:
         if not name.startswith(kind):
             continue
-        text, _, index = name[len(kind) :].rpartition("-")
-        claim = _live(ledger, text)
-        if claim is None or not index.isascii() or not index.isdigit() or int(index) >= len(claim.results):
+        claim = _live(ledger, name.removeprefix(kind)[:_UID_LENGTH])
+        index = None if claim is None else _result_index(claim, name.removeprefix(kind))
+        if claim is None or index is None:
             ignored.append(name)
         else:
-            devices[claim.uid] = (*devices.get(claim.uid, ()), int(index))
+            devices[claim.uid] = (*devices.get(claim.uid, ()), index)
     for name, value in container.claim_env.items():
         text = name.removeprefix(ENV_PREFIX)
         claim = _live(ledger, text[:_UID_LENGTH])
         rest = text[_UID_LENGTH:]
         if claim is None or (granted := _expected(claim, rest)) is None or _parse(value) != granted:
             ignored.append(name)
-        elif not rest:
+        elif rest:
+            by_request.append((name, claim.uid))
+        else:
             variables[claim.uid] = None
     # A request's variable says nothing without the claim's own.
-    ignored += [
-        name
-        for name in container.claim_env
-        if name not in ignored and ClaimUID(name.removeprefix(ENV_PREFIX)[:_UID_LENGTH]) not in variables
-    ]
+    ignored += [name for name, uid in by_request if uid not in variables]
     return _Named(by_variable=variables, by_device=devices, ignored=tuple(ignored))
+
+
+def _result_index(claim: ClaimGrant, device: str) -> int | None:
+    """Return which result a CDI device (``<uid>-<index>``) stands for; None if it is none of the claim's."""
+    return next((i for i in range(len(claim.results)) if device == f"{claim.uid}-{i}"), None)
 
 
 def _live(ledger: Ledger, uid: str) -> ClaimGrant | None:
@@ -119,10 +123,8 @@ def _expected(claim: ClaimGrant, rest: str) -> CpuSet | None:
     """Return what the variable should say: the claim's CPUs, or those of the request named by ``_<request>``."""
     if not rest:
         return claim.cpus
-    for result in claim.results:
-        if rest in (_suffix(result.request), _suffix(result.base_request)):
-            return claim.request_cpus(result.base_request)
-    return None
+    cpus = [result.cpus for result in claim.results if rest == _suffix(result.request)]
+    return union(cpus) if cpus else None
 
 
 def _suffix(request: str) -> str:
@@ -160,29 +162,27 @@ def _link_by_reference(claim: ClaimGrant, refs: tuple[ClaimRef, ...]) -> Link:
 
 def _link_requests(claim: ClaimGrant, requests: set[str]) -> Link:
     """Return the link to some requests of a claim (L2)."""
-    mask = NO_CPUS.mask
-    for request in requests:
-        mask |= claim.request_cpus(request).mask
-    return Link(claim_uid=claim.uid, cpus=CpuSet.from_mask(mask), requests=tuple(sorted(requests)))
+    cpus = union(claim.request_cpus(request) for request in requests)
+    return Link(claim_uid=claim.uid, cpus=cpus, requests=tuple(sorted(requests)))
 
 
 def _require_injected(
-    ledger: Ledger, sandbox: Sandbox, container: Container, spec: PodSpec | None, held: set[ClaimUID]
+    ledger: Ledger, sandbox: Sandbox, container: Container, spec: PodSpec | None, met: set[str]
 ) -> None:
+    """Raise NotReady if the spec references a prepared claim, not ``met`` by name, that the container does not show."""
     mine = spec.containers.get(container.name) if spec is not None else None
-    if mine is None or not mine.claims:
-        return
-    wanted = {ref.claim: ref.request for ref in mine.claims if ref.claim is not None}
-    for claim in ledger.claims.values():
-        if claim.released or claim.uid in held or claim.namespace != sandbox.namespace or claim.name not in wanted:
+    for ref in () if mine is None else mine.claims:
+        if ref.claim is None or ref.claim in met:
             continue
-        request = wanted[claim.name]
-        if claim.cpus if request is None else claim.request_cpus(request):
-            raise NotReady(
-                f"container {sandbox.namespace}/{sandbox.name}/{container.name} references claim {claim.name},"
-                " but the runtime injected neither its CDI device nor its variable",
-                hint="turn CDI on in the container runtime and give it the CDI directory of [paths] cdi",
-            )
+        for claim in ledger.claims.values():
+            if claim.released or (claim.namespace, claim.name) != (sandbox.namespace, ref.claim):
+                continue
+            if claim.cpus if ref.request is None else claim.request_cpus(ref.request):
+                raise NotReady(
+                    f"container {sandbox.namespace}/{sandbox.name}/{container.name} references claim {claim.name},"
+                    " but the runtime injected neither its CDI device nor its variable",
+                    hint="turn CDI on in the container runtime and give it the CDI directory of [paths] cdi",
+                )
 
 
 def _check_sharing(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Container, link: Link) -> None:

@@ -57,7 +57,7 @@ def request_of(
         why += f": reserved namespace {sandbox.namespace}"
         return Request(group=Group.RESERVED, qos=told.qos, portion_mcpu=mcpu, reason=why)
     exclusive = 0
-    if told.qos is QoS.GUARANTEED and told.from_spec and not shared_only:
+    if told.qos is QoS.GUARANTEED and told.from_spec and not shared_only and not rules.is_flat:
         exclusive = _exclusive_part(mcpu)
     portion = mcpu - 1000 * exclusive
     if not exclusive:
@@ -84,7 +84,7 @@ def _own_part(rules: Rules, mcpu: int, claimed: int, why: str) -> tuple[int, boo
         return 0, False, f"{why}: its claims alone"
     if mcpu < rules.token_request_mcpu:
         return 0, False, f"{why}, a token below {rules.token_request_mcpu}m: its claims alone"
-    if rules.mirrored is Mirrored.ALWAYS:
+    if rules.mirrored is Mirrored.ALWAYS or rules.is_flat:
         return 0, False, f"{why}, taken for the mirrored claim: its claims alone"
     if rules.mirrored is Mirrored.NEVER or rules.mapping_published:
         return mcpu, False, f"{why} beside its claims"

@@ -14,24 +14,40 @@ from nodecpu.policy.pools import Pool
 from nodecpu.policy.rules import Rules
 
 
-def check_kept(ledger: Ledger, taking: CpuSet, rules: Rules) -> None:
+def check_kept(ledger: Ledger, rules: Rules, who: str, taking: CpuSet) -> None:
     """Raise NoCapacity if taking these CPUs leaves fewer sharable ones than are kept for shared containers (C14)."""
     sharable = ledger.tree.root.sharable
     left = ledger.grantable(sharable) - taking
     least = rules.least_shared(ledger.tree.usable.reserved)
     if len(left) < least and not taking.isdisjoint(sharable):
         raise NoCapacity(
-            f"taking CPUs {taking} would leave {len(left)} for shared containers, which keep {least}",
+            f"{who}: taking CPUs {taking} would leave {len(left)} for shared containers, which keep {least}",
             hint='ask for fewer CPUs, or reserve CPUs and set policy.shared_fallback = "reserved"',
         )
 
 
-def capacity_mcpu(ledger: Ledger, pool: Pool) -> int:
+def capacity_mcpu(ledger: Ledger, pool: Pool, taking: CpuSet = NO_CPUS) -> int:
     """Return a pool's shared capacity less what the shared containers in and below it need; negative: over-committed.
 
-    CPUs held for a prepare under way count as granted.
+    CPUs held for a prepare under way count as granted, and so do those of ``taking``.
     """
-    return 1000 * len(ledger.grantable(pool.sharable)) - ledger.need_mcpu(pool)
+    return 1000 * len(ledger.grantable(pool.sharable) - taking) - ledger.need_mcpu(pool)
+
+
+def spare_mcpu(ledger: Ledger, pool: Pool, taking: CpuSet = NO_CPUS) -> int:
+    """Return how large a shared portion a pool can take so that it and those above still cover their containers.
+
+    The root does not count for the pools below it: it is where what fits nowhere goes, and may be over-committed (G16).
+    """
+    return min(
+        capacity_mcpu(ledger, above, taking) for above in ledger.tree.upwards(pool) if above.depth or not pool.depth
+    )
+
+
+def isolated_for(ledger: Ledger, rules: Rules, pool: Pool, count: int) -> CpuSet:
+    """Return a pool's free isolated CPUs if they are preferred and cover the whole exclusive part, else none (G10)."""
+    isolated = ledger.grantable(pool.isolated)
+    return isolated if rules.prefer_isolated and len(isolated) >= count else NO_CPUS
 
 
 def sliceable(ledger: Ledger, machine: Unit, pool: Pool) -> CpuSet:
@@ -93,9 +109,9 @@ class _Room:
         return need <= 1000 * self._free[pool.index]
 
     def lift(self, grant: ContainerGrant, pool: Pool) -> None:
-        """Move a grant to the nearest ancestor with CPUs that covers it."""
+        """Move a grant to the nearest ancestor that covers its containers, this one among them already."""
         above = list(self._ledger.tree.upwards(pool))[1:]
-        target = next((a for a in above if self._free[a.index] and self.covers(a)), self._ledger.tree.root)
+        target = next((a for a in above if self.covers(a)), self._ledger.tree.root)
         for index in pool.ancestors[: pool.ancestors.index(target.index)]:
             self._portions[index] -= grant.portion_mcpu
             self._bare[index] -= not grant.portion_mcpu

@@ -29,11 +29,13 @@ class Mirrored(Enum):
 class Rules:
     """Choices of the configuration's [policy] and [claims].
 
+    ``is_flat``: exclusive CPUs by claim only, a holder's own request is accounting, no reserved group (P1).
     ``min_shared`` below 0 means: none with reserved CPUs, else one (C14). ``mapping_published`` tells whether the
     node-allocatable mapping is on the published devices (G13). ``token_request_mcpu`` is G15's limit.
     """
 
     driver: str = "dra.cpu"
+    is_flat: bool = False
     reserved_namespaces: tuple[str, ...] = ("kube-system",)
     sharing: Sharing = Sharing.ALLOW
     mirrored: Mirrored = Mirrored.AUTO
@@ -46,7 +48,7 @@ class Rules:
 
     def is_reserved(self, namespace: str) -> bool:
         """Return whether a namespace belongs to the reserved group (globs)."""
-        return any(fnmatchcase(namespace, glob) for glob in self.reserved_namespaces)
+        return not self.is_flat and any(fnmatchcase(namespace, glob) for glob in self.reserved_namespaces)
 
     def least_shared(self, reserved: CpuSet) -> int:
         """Return how many sharable CPUs the node must keep free, so that shared containers always have one (C14)."""

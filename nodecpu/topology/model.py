@@ -34,7 +34,12 @@ class MemoryKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """One online logical CPU. Ids are the kernel's, unique only with those of the levels above; None = not known."""
+    """One online logical CPU; None = not known.
+
+    Ids are the kernel's (where it gives none or repeats one, a number of ours that is not taken). ``package`` and
+    ``l3_id`` are unique on the machine, ``die`` and ``cluster`` within the package, ``core`` within the die: a core is
+    (package, die, core). What is told of speed holds for all threads of the core.
+    """
 
     id: int
     package: int
@@ -79,7 +84,12 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The machine. Each level partitions ``online`` (caches may leave CPUs out); groups are sorted by lowest CPU."""
+    """The machine; ``cpus`` are by rising number, groups by lowest CPU, nodes by rising id.
+
+    Packages, dies, cores and nodes each partition ``online``, cores lie within dies, dies within packages. Clusters and
+    caches are disjoint too, but may leave CPUs out. Nothing else nests for certain: a cache may span packages, a node
+    cut them.
+    """
 
     online: CpuSet
     isolated: CpuSet

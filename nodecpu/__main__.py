@@ -1,0 +1,7 @@
+"""``python -m nodecpu`` is the ``nodecpu`` command."""
+
+import sys
+
+from nodecpu.cli import main
+
+sys.exit(main())

@@ -1,0 +1,183 @@
+"""What the daemon shows of itself, as it travels over the admin socket (edge schema, no I/O).
+
+Everything here is for eyes and scripts: sets of CPUs and memory nodes are text in the kernel's list form. The names are
+the keys of the JSON that every ``--json`` prints; they only ever gain members.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all: frozen, keyword only, unknown members refused."""
+
+
+class LinkState(Shape, frozen=True, kw_only=True):
+    """A link to somebody else. ``state``: connected, away, off or a word of that link; name and version: the peer's."""
+
+    state: str
+    name: str = ""
+    version: str = ""
+    reason: str = ""
+
+
+class Links(Shape, frozen=True, kw_only=True):
+    """All links."""
+
+    runtime: LinkState
+    kubelet: LinkState
+    api: LinkState
+
+
+class Core(Shape, frozen=True, kw_only=True):
+    """A core and its online CPUs (threads)."""
+
+    label: str
+    cpus: str
+
+
+class Cache(Shape, frozen=True, kw_only=True):
+    """Cores that share a last-level cache. ``label`` empty: such caches are not known here."""
+
+    label: str
+    cores: tuple[Core, ...]
+
+
+class Numa(Shape, frozen=True, kw_only=True):
+    """A NUMA node's CPUs within one socket."""
+
+    id: int
+    memory: str
+    memory_bytes: int
+    caches: tuple[Cache, ...]
+
+
+class Socket(Shape, frozen=True, kw_only=True):
+    """A package."""
+
+    label: str
+    numa: tuple[Numa, ...]
+
+
+class MemoryNode(Shape, frozen=True, kw_only=True):
+    """A NUMA node without CPUs; ``home`` is the nearest one with CPUs."""
+
+    id: int
+    memory: str
+    memory_bytes: int
+    home: int
+
+
+class Machine(Shape, frozen=True, kw_only=True):
+    """The machine as a tree: sockets, NUMA nodes, caches, cores, CPUs. Every online CPU is in it once."""
+
+    online: str
+    sockets: tuple[Socket, ...]
+    memory_nodes: tuple[MemoryNode, ...] = ()
+
+
+class UsableState(Shape, frozen=True, kw_only=True):
+    """The node's CPUs by what they may be used for. ``available`` is the configured limit, empty for none."""
+
+    reserved: str = ""
+    isolated: str = ""
+    sharable: str = ""
+    available: str = ""
+
+
+class PoolState(Shape, frozen=True, kw_only=True):
+    """A pool. ``shared`` are the CPUs its shared containers run on now; ``load_mcpu`` is what those asked for."""
+
+    name: str
+    kind: str
+    cpus: str
+    shared: str
+    mems: str
+    load_mcpu: int = 0
+
+
+class ResultState(Shape, frozen=True, kw_only=True):
+    """One result of a claim."""
+
+    request: str
+    device: str
+    cpus: str
+
+
+class ClaimState(Shape, frozen=True, kw_only=True):
+    """A claim in the books. ``state``: prepared, released (still in use), moved (to be picked anew)."""
+
+    uid: str
+    namespace: str
+    name: str
+    state: str
+    cpus: str
+    results: tuple[ResultState, ...] = ()
+
+
+class ContainerRow(Shape, frozen=True, kw_only=True):
+    """A container in the books.
+
+    ``cpus`` is where it is to run, ``exclusive`` and ``claimed`` are parts of it; ``confirmed`` is what the kernel said
+    when last asked, None before that.
+    """
+
+    id: str
+    namespace: str
+    pod: str
+    name: str
+    group: str
+    pool: str
+    cpus: str
+    exclusive: str = ""
+    claimed: str = ""
+    claim_uids: tuple[str, ...] = ()
+    mems: str = ""
+    confirmed: str | None = None
+    reason: str = ""
+
+
+class CounterState(Shape, frozen=True, kw_only=True):
+    """What was counted since the daemon's start; the mappings go by cause and by error code."""
+
+    forged_claims: int = 0
+    late_containers: int = 0
+    nri_reconnects: int = 0
+    repairs: dict[str, int] = {}
+    refusals: dict[str, int] = {}
+
+
+class NodeState(Shape, frozen=True, kw_only=True):
+    """Everything at one moment."""
+
+    version: str
+    node: str
+    links: Links
+    machine: Machine
+    usable: UsableState
+    pools: tuple[PoolState, ...] = ()
+    claims: tuple[ClaimState, ...] = ()
+    containers: tuple[ContainerRow, ...] = ()
+    counters: CounterState = CounterState()
+
+
+class Request(Shape, frozen=True, kw_only=True):
+    """One line to the daemon."""
+
+    verb: str
+
+
+class Refusal(Shape, frozen=True, kw_only=True):
+    """Why there is no answer; ``code`` is an error's stable code."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Reply(Shape, frozen=True, kw_only=True, omit_defaults=True):
+    """One line from the daemon: exactly one of both."""
+
+    state: NodeState | None = None
+    error: Refusal | None = None

@@ -1,0 +1,94 @@
+"""The node's state as the operator sees it, made of the books at the moment of asking (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodecpu import __version__
+from nodecpu.admin.state import (
+    ClaimState,
+    ContainerRow,
+    CounterState,
+    Links,
+    Machine,
+    NodeState,
+    PoolState,
+    ResultState,
+    UsableState,
+)
+from nodecpu.books import Books
+from nodecpu.cpuset import CpuSet
+from nodecpu.policy.grants import ClaimGrant, ContainerGrant
+from nodecpu.policy.shared import shared_cpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the books do not know."""
+
+    node: str
+    machine: Machine
+    available: CpuSet | None
+
+
+def node_state(books: Books, around: Surroundings, links: Links, counters: CounterState) -> NodeState:
+    """Return everything at this moment."""
+    ledger = books.ledger
+    usable = ledger.tree.usable
+    return NodeState(
+        version=__version__,
+        node=around.node,
+        links=links,
+        machine=around.machine,
+        usable=UsableState(
+            reserved=str(usable.reserved),
+            isolated=str(usable.isolated),
+            sharable=str(usable.sharable),
+            available="" if around.available is None else str(around.available),
+        ),
+        pools=tuple(
+            PoolState(
+                name=pool.name,
+                kind=pool.level.value,
+                cpus=str(pool.cpus),
+                shared=str(shared_cpus(ledger, pool)),
+                mems=str(pool.mems),
+                load_mcpu=ledger.need_mcpu(pool),
+            )
+            for pool in ledger.tree.pools
+        ),
+        claims=tuple(_claim(claim) for _, claim in sorted(ledger.claims.items())),
+        containers=tuple(_container(books, grant) for _, grant in sorted(ledger.containers.items())),
+        counters=counters,
+    )
+
+
+def _claim(claim: ClaimGrant) -> ClaimState:
+    return ClaimState(
+        uid=claim.uid,
+        namespace=claim.namespace,
+        name=claim.name,
+        state="moved" if claim.moved else "released" if claim.released else "prepared",
+        cpus=str(claim.cpus),
+        results=tuple(ResultState(request=r.request, device=r.device, cpus=str(r.cpus)) for r in claim.results),
+    )
+
+
+def _container(books: Books, grant: ContainerGrant) -> ContainerRow:
+    placement = books.placement(grant.id)
+    seen = books.pending.seen(grant.id)
+    return ContainerRow(
+        id=grant.id,
+        namespace=grant.namespace,
+        pod=grant.pod,
+        name=grant.name,
+        group=grant.group.value,
+        pool=grant.pool,
+        cpus="" if placement is None else str(placement.cpus),
+        exclusive=str(grant.exclusive),
+        claimed=str(grant.claimed),
+        claim_uids=tuple(link.claim_uid for link in grant.links),
+        mems="" if placement is None else str(placement.mems),
+        confirmed=None if seen is None else str(seen.cpus),
+        reason=grant.reason,
+    )

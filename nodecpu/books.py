@@ -1,0 +1,81 @@
+"""The writer: takes decided changes into both the databases and the ledger, in that order (shell).
+
+Containers are committed inline. A claim is committed by the disk thread first (``service`` waits for it); only then
+does it come here, together with the shared grants that move out of its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from nodecpu.ids import ClaimUID, ContainerID
+from nodecpu.policy.grants import ClaimGrant, ContainerGrant
+from nodecpu.policy.ledger import Ledger
+from nodecpu.policy.pending import Pending
+from nodecpu.policy.plan import Change, Placement
+from nodecpu.policy.room import make_room
+from nodecpu.policy.shared import placement, shared_updates
+
+
+class ContainerCommit(Protocol):
+    """Where container grants are kept."""
+
+    def commit(self, change: Change) -> None:
+        """Write a change, all or nothing; raises StateError."""
+
+
+class Books:
+    """Ledger, pending updates and the containers database as one."""
+
+    def __init__(self, ledger: Ledger, store: ContainerCommit) -> None:
+        self.ledger = ledger
+        self.pending = Pending()
+        self._store = store
+
+    def enact(self, change: Change) -> None:
+        """Commit a change and take it into the ledger; StateError means that nothing has happened."""
+        self._store.commit(change)
+        flipped = self.ledger.apply(change)
+        for container_id in change.drop_containers:
+            self.pending.forget(container_id)
+        for update in shared_updates(self.ledger, change, flipped):
+            self.pending.want(update)
+
+    def enact_claim(self, grant: ClaimGrant) -> None:
+        """Take in a claim that is on disk already, and lift the shared grants that lose their room (C14)."""
+        self.enact(Change(put_claims=(grant,), put_containers=make_room(self.ledger, grant.cpus)))
+
+    def placement(self, container_id: ContainerID) -> Placement | None:
+        """Return where a container runs by the books; None if it is unknown or not ours to set."""
+        grant = self.ledger.containers.get(container_id)
+        return None if grant is None else placement(self.ledger, grant)
+
+    def restore(self, claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> tuple[ClaimUID, ...]:
+        """Fill an empty ledger from the databases: claims first; nothing moves that need not.
+
+        Returns the claims that were released and that no container holds any more: their rows can go. Containers whose
+        pool is not there any more are settled into the nearest one that covers them.
+        """
+        grants = list(containers)
+        held = {link.claim_uid for grant in grants for link in grant.links}
+        keep: list[ClaimGrant] = []
+        over: list[ClaimGrant] = []
+        for claim in claims:
+            (over if claim.released and claim.uid not in held else keep).append(claim)
+        self.ledger.apply(Change(put_claims=tuple(keep)))
+        known = self.ledger.claims
+        settled = [
+            replace(
+                grant,
+                pool=self.ledger.pool_of(grant).name,
+                links=tuple(link for link in grant.links if link.claim_uid in known),
+            )
+            for grant in grants
+        ]
+        self.ledger.apply(Change(put_containers=tuple(settled)))
+        moved = make_room(self.ledger)
+        self._store.commit(Change(put_containers=moved))
+        self.ledger.apply(Change(put_containers=moved))
+        return tuple(claim.uid for claim in over)

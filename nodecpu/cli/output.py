@@ -1,0 +1,58 @@
+"""What verbs share: asking the daemon, writing data and words."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nodecpu.admin.client import fetch_state
+from nodecpu.admin.state import NodeState
+from nodecpu.config import Config, load
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+
+def ask(args: argparse.Namespace) -> NodeState:
+    """Return the daemon's state, from the socket that the arguments tell."""
+    socket: Path | None = args.socket
+    if socket is None:
+        config = Config() if args.config is None else load(args.config)
+        socket = config.paths.run / "admin.sock"
+    return fetch_state(socket)
+
+
+def put(lines: Iterable[str]) -> None:
+    """Write lines of data."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def put_json(value: object) -> None:
+    """Write data as indented JSON."""
+    put([msgspec.json.format(msgspec.json.encode(value), indent=2).decode()])
+
+
+def put_picture(picture: Text) -> None:
+    """Write a picture, in colour on a terminal."""
+    if not sys.stdout.isatty():
+        put([picture.plain])
+        return
+    from rich.console import Console  # noqa: PLC0415 - slow, and for terminals only
+
+    Console(highlight=False).print(picture, soft_wrap=True)
+
+
+def width() -> int:
+    """Return the columns there are to fill; 100 where nobody tells."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def speaks_unicode() -> bool:
+    """Return whether standard output takes box-drawing characters."""
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")

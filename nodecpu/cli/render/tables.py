@@ -1,0 +1,120 @@
+"""The node's state as tables and lines (pure)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from nodecpu.admin.state import ContainerRow, LinkState, NodeState
+from nodecpu.cli.render.owners import pod_container
+from nodecpu.cli.render.text import aligned, clean, counted
+from nodecpu.cpuset import CpuSet, union
+
+
+def status_lines(state: NodeState) -> Iterator[str]:
+    """Yield the state at a glance."""
+    yield f"{clean(state.node)}, nodecpu {clean(state.version)}"
+    rows = [
+        ("runtime", _link(state.links.runtime)),
+        ("kubelet", _link(state.links.kubelet)),
+        ("api server", _link(state.links.api)),
+        ("cpus", _cpus(state)),
+        ("claims", _by(len(state.claims), (c.state for c in state.claims))),
+        ("containers", _by(len(state.containers), (c.group for c in state.containers))),
+        ("confirmed", _confirmed(state.containers)),
+        ("counted", _counted(state)),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        yield f"  {name:<{width}}  {clean(text)}"
+    yield ""
+    yield from pool_lines(state)
+
+
+def pool_lines(state: NodeState) -> Iterator[str]:
+    """Yield the table of pools."""
+    rows = [(p.name, p.cpus, p.shared, f"{p.load_mcpu}m", p.mems) for p in state.pools]
+    yield from aligned(("POOL", "CPUS", "SHARED NOW", "ASKED", "MEMORY"), rows)
+
+
+def claim_lines(state: NodeState) -> Iterator[str]:
+    """Yield the table of claims, one line per result."""
+    rows = []
+    for claim in sorted(state.claims, key=lambda c: (c.namespace, c.name, c.uid)):
+        holders = sorted(f"{c.pod}/{c.name}" for c in state.containers if claim.uid in c.claim_uids)
+        name = f"{claim.namespace}/{claim.name}"
+        rows += [
+            (name, claim.state, r.request, r.device, r.cpus, ", ".join(holders), claim.uid) for r in claim.results
+        ] or [(name, claim.state, "", "", claim.cpus, ", ".join(holders), claim.uid)]
+    yield from aligned(("CLAIM", "STATE", "REQUEST", "DEVICE", "CPUS", "HELD BY", "UID"), rows)
+
+
+def container_lines(state: NodeState) -> Iterator[str]:
+    """Yield the table of containers."""
+    rows = [
+        (
+            pod_container(c),
+            c.group,
+            c.pool,
+            c.cpus,
+            c.claimed,
+            c.exclusive,
+            c.mems,
+            "not yet" if c.confirmed is None else "yes" if _is_confirmed(c) else f"no: {c.confirmed}",
+            c.id[:12],
+            c.reason,
+        )
+        for c in sorted(state.containers, key=lambda c: (c.namespace, c.pod, c.name, c.id))
+    ]
+    header = ("CONTAINER", "GROUP", "POOL", "CPUS", "CLAIMED", "OWN", "MEMORY", "CONFIRMED", "ID", "WHY")
+    yield from aligned(header, rows)
+
+
+def _link(link: LinkState) -> str:
+    peer = f"{link.name} {link.version}".strip()
+    return ", ".join(filter(None, (link.state, peer, link.reason)))
+
+
+def _cpus(state: NodeState) -> str:
+    claimed = union(CpuSet.parse(c.cpus) for c in state.claims if c.state != "moved")
+    own = union(CpuSet.parse(c.exclusive) for c in state.containers)
+    reserved, isolated, sharable = (
+        CpuSet.parse(text) for text in (state.usable.reserved, state.usable.isolated, state.usable.sharable)
+    )
+    parts = [
+        (len(claimed), "claimed"),
+        (len(own), "exclusive"),
+        (len(sharable - claimed - own), "shared"),
+        (len(isolated - claimed - own), "isolated and free"),
+        (len(reserved), "reserved"),
+    ]
+    online = len(CpuSet.parse(state.machine.online))
+    return f"{online} online: {', '.join(f'{number} {what}' for number, what in parts if number)}"
+
+
+def _by(total: int, words: Iterable[str]) -> str:
+    parts = ", ".join(f"{number} {word}" for word, number in sorted(Counter(words).items()))
+    return f"{total}: {parts}" if parts else f"{total}"
+
+
+def _is_confirmed(container: ContainerRow) -> bool:
+    return container.confirmed is not None and CpuSet.parse(container.confirmed) == CpuSet.parse(container.cpus)
+
+
+def _confirmed(containers: Iterable[ContainerRow]) -> str:
+    asked = [c for c in containers if c.confirmed is not None]
+    wrong = [c for c in asked if not _is_confirmed(c)]
+    text = f"{counted(len(asked) - len(wrong), 'container')} run where they should"
+    return f"{text}, {len(wrong)} do not" if wrong else text
+
+
+def _counted(state: NodeState) -> str:
+    counts = state.counters
+    parts = [
+        (counts.forged_claims, "forged claim"),
+        (counts.late_containers, "late container"),
+        (counts.nri_reconnects, "runtime reconnect"),
+        (sum(counts.repairs.values()), "repair"),
+        (sum(counts.refusals.values()), "refusal"),
+    ]
+    return ", ".join(counted(number, what) for number, what in parts if number) or "nothing out of the ordinary"

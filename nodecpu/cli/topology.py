@@ -1,0 +1,38 @@
+"""``nodecpu topology``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from nodecpu import __version__
+from nodecpu.admin.machine import machine_of
+from nodecpu.admin.state import Links, LinkState, NodeState, UsableState
+from nodecpu.cli.output import ask, put_json, put_picture, speaks_unicode, width
+from nodecpu.cli.render.node import draw_node
+from nodecpu.cli.render.owners import owners_of
+from nodecpu.topology.model import Topology
+from nodecpu.topology.sysfs import read_topology
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw the node, or print its tree and owners as JSON."""
+    state = ask(args) if args.root is None else _untouched(read_topology(args.root))
+    if args.json:
+        owners = [{"mark": o.mark, "owner": o.text, "cpus": str(o.cpus), "note": o.note} for o in owners_of(state).all]
+        put_json({"node": state.node, "machine": state.machine, "owners": owners})
+    else:
+        put_picture(draw_node(state, width(), unicode=speaks_unicode()))
+    return 0
+
+
+def _untouched(topology: Topology) -> NodeState:
+    """Return the state of a machine on which nobody was given anything."""
+    off = LinkState(state="off")
+    return NodeState(
+        version=__version__,
+        node=os.uname().nodename,
+        links=Links(runtime=off, kubelet=off, api=off),
+        machine=machine_of(topology),
+        usable=UsableState(isolated=str(topology.isolated), sharable=str(topology.online - topology.isolated)),
+    )

@@ -1,0 +1,459 @@
+# ruff: noqa: RUF009 - _setting() declares a field, as dataclasses.field() does
+"""The configuration: one frozen schema that is parser, validator, sample and reference in one.
+
+Every setting is declared once, below, with its form, default, help, unit and whether a reload applies it. Defaults
+live nowhere else. A file is read in full or refused with every mistake that can be seen, never half taken.
+Only ``load`` touches the disk. A ``Config`` that ``parse`` returned is valid.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Final, Literal, TypeVar, get_args
+
+import tomli_w
+
+from nodecpu.config_forms import (
+    AbsolutePath,
+    Amount,
+    CpuLimit,
+    CpuList,
+    Flag,
+    Form,
+    ListOf,
+    OneOf,
+    Seconds,
+    Text,
+    TomlValue,
+    Whole,
+    parse_amount,
+)
+from nodecpu.config_toml import Problem, Source, read_toml, shown
+from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.errors import ConfigError
+
+__all__ = [
+    "SETTINGS",
+    "Config",
+    "FieldChange",
+    "Setting",
+    "load",
+    "parse",
+    "parse_amount",
+    "render_toml",
+]
+
+Mode = Literal["topology-aware", "flat"]
+Level = Literal["socket", "die", "numa", "l3"]
+SharedFallback = Literal["reserved", "refuse"]
+Sharing = Literal["allow", "pod", "container"]
+MirroredRequests = Literal["auto", "always", "never"]
+Grouping = Literal["numa"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+MAX_FILE_BYTES: Final = 1 << 20
+MAX_SOCKET_PATH_BYTES: Final = 107
+"""Source: unix(7), sun_path less its terminating zero."""
+
+_DNS_NAME: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_NAMESPACE_GLOB: Final = r"[a-z0-9*?\[\]!-]+"
+
+T = TypeVar("T")
+
+
+def _setting(form: Form[T], default: T, help_text: str, *, reloadable: bool = False, key: str = "") -> T:
+    """Declare a setting; ``key`` is its name in the file where that is not the attribute's."""
+    assert form.read(form.write(default)) == default, f"default {default!r} does not read back"
+    metadata = {"form": form, "help": help_text, "reloadable": reloadable, "key": key}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """This node in the cluster."""
+
+    name: str = _setting(
+        Text(f"({_DNS_NAME})?", 'the name of a Kubernetes node, or "" for the host name'),
+        "",
+        "The name of the Node object. Empty: the host name.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Where things are. There is seldom a reason to change any of these."""
+
+    root: Path = _setting(AbsolutePath(), Path("/"), "Directory that holds `sys` and `proc`.")
+    cgroup: Path = _setting(AbsolutePath(), Path("/sys/fs/cgroup"), "Mount point of the cgroup hierarchy.")
+    cdi: Path = _setting(
+        AbsolutePath(),
+        Path("/var/run/cdi"),
+        "Directory for CDI spec files. It must be among those that the container runtime reads.",
+    )
+    kubelet: Path = _setting(
+        AbsolutePath(),
+        Path("/var/lib/kubelet"),
+        "Root directory of the kubelet. The plugin sockets are made below it.",
+    )
+    state: Path = _setting(
+        AbsolutePath(),
+        Path("/var/lib/nodecpu"),
+        "Directory for what outlives a reboot: which claim has which CPUs.",
+    )
+    run: Path = _setting(
+        AbsolutePath(max_bytes=MAX_SOCKET_PATH_BYTES - len("/admin.sock")),
+        Path("/run/nodecpu"),
+        "Directory for what does not outlive a reboot: containers, the lock, the socket of the command line.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nri:
+    """The link to the container runtime."""
+
+    socket: Path = _setting(
+        AbsolutePath(max_bytes=MAX_SOCKET_PATH_BYTES), Path("/var/run/nri/nri.sock"), "The runtime's NRI socket."
+    )
+    plugin_name: str = _setting(
+        Text("[A-Za-z0-9_.+-]+", "letters, digits and _.+-", 63),
+        "nodecpu",
+        "The name under which the plugin registers.",
+    )
+    plugin_index: str = _setting(
+        Text("[0-9]{2}", 'two digits in quotes, such as "90"'),
+        "90",
+        "Place among the runtime's plugins: they are called in rising order, and a later one has the last word.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kube:
+    """The link to the API server."""
+
+    enabled: bool = _setting(
+        Flag(),
+        default=True,
+        help_text="Whether to talk to the API server at all. Without it no new claim can be prepared.",
+    )
+    kubeconfig: Path = _setting(
+        AbsolutePath(empty=Path("/etc/nodecpu/kubeconfig")),
+        Path("/etc/nodecpu/kubeconfig"),
+        "The kubeconfig file with the credentials. Empty: `/etc/nodecpu/kubeconfig`.",
+    )
+    server_timeout_s: float = _setting(Seconds(0.1, 60), 5.0, "How long one call to the API server may take.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dra:
+    """What is published for dynamic resource allocation."""
+
+    driver: str = _setting(
+        Text(_DNS_NAME, "a DNS name of at most 63 characters", 63),
+        "dra.cpu",
+        "The driver's name, as DeviceClasses and claims select it.",
+    )
+    grouping: Grouping = _setting(
+        OneOf(get_args(Grouping)), "numa", 'What one published device is: `"numa"`, the CPUs of one NUMA node.'
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which CPUs there are to give, and to whom."""
+
+    mode: Mode = _setting(
+        OneOf(get_args(Mode)),
+        "topology-aware",
+        '`"topology-aware"`: a tree of pools, exclusive CPUs also for containers without a claim. `"flat"`: one pool, '
+        "exclusive CPUs by claim only, no reserved group.",
+    )
+    levels: tuple[Level, ...] = _setting(
+        ListOf(OneOf(get_args(Level))),
+        ("socket", "die", "numa", "l3"),
+        "The levels of the tree of pools below the whole machine. One that adds nothing on this machine is left out.",
+    )
+    available: CpuSet | None = _setting(
+        CpuLimit(), None, "The only CPUs to use, reserved ones included. Empty: all that are online."
+    )
+    reserved: CpuSet = _setting(
+        CpuList(), NO_CPUS, "CPUs kept for the reserved group: never given to claims or exclusively. Empty: none."
+    )
+    reserved_namespaces: tuple[str, ...] = _setting(
+        ListOf(Text(_NAMESPACE_GLOB, "a namespace, in which * ? [ ] may stand for others", 63)),
+        ("kube-system",),
+        "Namespaces whose containers make up the reserved group. `*`, `?` and `[...]` match as in a shell.",
+    )
+    shared_fallback: SharedFallback = _setting(
+        OneOf(get_args(SharedFallback)),
+        "reserved",
+        'When claims would take the last CPU that shared containers run on: `"reserved"` moves those to the reserved '
+        'CPUs, `"refuse"` refuses the claim.',
+    )
+    min_shared: int = _setting(
+        Whole(-1, 65536),
+        -1,
+        "CPUs left for shared containers and kept out of what is published. -1: none with reserved CPUs, else 1.",
+    )
+    pin_memory: bool = _setting(
+        Flag(), default=True, help_text="Whether containers are bound to the memory near their CPUs."
+    )
+    prefer_isolated: bool = _setting(
+        Flag(),
+        default=True,
+        help_text="Whether exclusive CPUs are taken from the kernel's isolated ones where those suffice.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claims:
+    """How claims and the containers that hold them are treated."""
+
+    sharing: Sharing = _setting(
+        OneOf(get_args(Sharing)),
+        "allow",
+        'Who may hold a claim together: `"allow"`, all whom the claim is reserved for; `"pod"`, the containers of one '
+        'pod; `"container"`, one container.',
+        reloadable=True,
+    )
+    mirrored_requests: MirroredRequests = _setting(
+        OneOf(get_args(MirroredRequests)),
+        "auto",
+        'Whether a holder\'s own CPU request only repeats the claim: `"always"`, `"never"`, or `"auto"`: it pays for '
+        "the claim unless the scheduler counts claims itself.",
+        reloadable=True,
+    )
+    token_request_mcpu: int = _setting(
+        Amount(),
+        10,
+        "A holder's CPU request below this counts as none: it is there for the QoS class alone.",
+        reloadable=True,
+        key="token_request",
+    )
+    wait_s: float = _setting(
+        Seconds(0, 40),
+        30.0,
+        "How long a prepare may wait for what can come right soon, such as the API server or CPUs still in use. The "
+        "kubelet itself waits 45 seconds.",
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforce:
+    """Reading back what the kernel really does."""
+
+    period_s: float = _setting(
+        Seconds(0.1, 3600), 10.0, "Time between two audits of all containers' cpusets.", reloadable=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What is logged."""
+
+    level: LogLevel = _setting(OneOf(get_args(LogLevel)), "info", "The least grave lines to log.", reloadable=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldChange:
+    """One setting that differs between two configurations; values as they stand in a file."""
+
+    key: str
+    old: str
+    new: str
+    reloadable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The whole configuration; one attribute per table of the file."""
+
+    node: Node = Node()
+    paths: Paths = Paths()
+    nri: Nri = Nri()
+    kube: Kube = Kube()
+    dra: Dra = Dra()
+    policy: Policy = Policy()
+    claims: Claims = Claims()
+    enforce: Enforce = Enforce()
+    log: Log = Log()
+
+    def changes(self, new: Config) -> tuple[FieldChange, ...]:
+        """Return what is different in ``new``, in the order of the schema."""
+        return tuple(
+            FieldChange(key=s.name, old=toml_text(s.value(self)), new=toml_text(s.value(new)), reloadable=s.reloadable)
+            for s in SETTINGS
+            if s.value(self) != s.value(new)
+        )
+
+    def reloaded(self, new: Config) -> Config:
+        """Return this configuration with those settings of ``new`` that can change while running."""
+        taken: dict[str, dict[str, object]] = {}
+        for s in SETTINGS:
+            source = new if s.reloadable else self
+            taken.setdefault(s.table, {})[s.attribute] = getattr(getattr(source, s.table), s.attribute)
+        return _build(taken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One declared setting. ``unit`` is ``s`` for seconds, ``mcpu`` for milli-CPU, empty for none."""
+
+    table: str
+    key: str
+    attribute: str
+    form: Form[object]
+    help: str
+    reloadable: bool
+
+    @property
+    def name(self) -> str:
+        """Table and key, as messages name it."""
+        return f"{self.table}.{self.key}"
+
+    @property
+    def unit(self) -> str:
+        """The unit that its name carries."""
+        suffix = self.attribute.rpartition("_")[2]
+        return suffix if suffix in ("s", "mcpu") else ""
+
+    def value(self, config: Config) -> TomlValue:
+        """Return its value in a configuration as it stands in a file."""
+        return self.form.write(getattr(getattr(config, self.table), self.attribute))
+
+
+SECTIONS: Final[Mapping[str, Callable[..., object]]] = {f.name: type(f.default) for f in fields(Config)}
+"""The tables of the file, in order."""
+
+SETTINGS: Final[tuple[Setting, ...]] = tuple(
+    Setting(
+        table=table.name,
+        key=f.metadata["key"] or f.name,
+        attribute=f.name,
+        form=f.metadata["form"],
+        help=f.metadata["help"],
+        reloadable=f.metadata["reloadable"],
+    )
+    for table in fields(Config)
+    for f in fields(getattr(Config(), table.name))
+)
+"""Every setting, in the order of the schema."""
+
+
+def load(path: Path) -> Config:
+    """Return the configuration in a file; ConfigError with every mistake that can be seen."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"configuration {path} cannot be read: {error.strerror}",
+            hint="`nodecpu config init` prints a file to begin with",
+        ) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"configuration {path} is larger than {MAX_FILE_BYTES} bytes", hint="is it the right file?")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _refusal(str(path), [Problem(line, "not UTF-8 text")]) from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Config:
+    """Return the configuration written in TOML; ConfigError with every mistake, ``name`` telling where they are."""
+    source = read_toml(text)
+    problems = list(source.problems)
+    values: dict[str, dict[str, object]] = {}
+    for table, found in source.tree.items():
+        if table not in SECTIONS:
+            problems.append(Problem(source.line(table), _unknown_table(table, found)))
+        elif not isinstance(found, dict):
+            problems.append(Problem(source.line(table), f"{table}: must be a table, not {shown(found)}"))
+        else:
+            values[table] = {}
+            problems += _read_table(table, found, source, values[table])
+    config = _build(values)
+    problems += (Problem(source.line(*key.split(".")), f"{key}: {what}") for key, what in _conflicts(config))
+    if problems:
+        raise _refusal(name, problems)
+    return config
+
+
+def _build(values: Mapping[str, Mapping[str, object]]) -> Config:
+    make: Callable[..., Config] = Config
+    return make(**{table: SECTIONS[table](**found) for table, found in values.items()})
+
+
+def _read_table(
+    table: str, found: Mapping[str, object], source: Source, values: dict[str, object]
+) -> Iterator[Problem]:
+    """Fill ``values`` by attribute with what is right, yield what is wrong."""
+    known = {s.key: s for s in SETTINGS if s.table == table}
+    for key, value in found.items():
+        setting = known.get(key)
+        if setting is None:
+            yield Problem(source.line(table, key), _unknown_key(table, key))
+            continue
+        try:
+            values[setting.attribute] = setting.form.read(value)
+        except ValueError as error:
+            detail = f" ({error})" if str(error) else ""
+            yield Problem(
+                source.line(table, key), f"{setting.name} = {shown(value)}: must be {setting.form.allowed}{detail}"
+            )
+
+
+def _conflicts(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield settings that are right each by itself but not together."""
+    available, reserved = config.policy.available, config.policy.reserved
+    if available is not None and not reserved <= available:
+        yield "policy.reserved", f"CPUs {reserved - available} are not among policy.available ({available})"
+
+
+def _unknown_table(table: str, found: object) -> str:
+    if isinstance(found, dict):
+        return f"[{_safe(table)}]: unknown table{_nearest(table, list(SECTIONS), '[{}]')}"
+    homes = [s.table for s in SETTINGS if s.key == table]
+    where = f"; it belongs into [{homes[0]}]" if homes else ""
+    return f"{_safe(table)}: unknown key outside of any table{where}"
+
+
+def _unknown_key(table: str, key: str) -> str:
+    near = _nearest(key, [s.key for s in SETTINGS if s.table == table], '"{}"')
+    homes = [s.table for s in SETTINGS if s.key == key]
+    return f"{table}.{_safe(key)}: unknown key{f'; it belongs into [{homes[0]}]' if homes else near}"
+
+
+def _nearest(word: str, known: list[str], form: str) -> str:
+    near = difflib.get_close_matches(word.lower()[:80], known, n=1)
+    return f"; did you mean {form.format(near[0])}?" if near else ""
+
+
+def _safe(key: str) -> str:
+    """Return a key for a message: as it is, or quoted where a bare key could not be so."""
+    return key if key.isascii() and key.replace("-", "_").isidentifier() else shown(key)
+
+
+def _refusal(name: str, problems: list[Problem]) -> ConfigError:
+    lines = tuple(f"{name}:{p.line}: {p.text}" if p.line else f"{name}: {p.text}" for p in sorted(problems))
+    count = f"{len(lines)} mistakes" if len(lines) > 1 else "a mistake"
+    return ConfigError(f"configuration {name} has {count}", hint="correct the lines named", problems=lines)
+
+
+def render_toml(config: Config) -> str:
+    """Return a configuration as TOML with every setting in it."""
+    tree: dict[str, dict[str, TomlValue]] = {}
+    for s in SETTINGS:
+        tree.setdefault(s.table, {})[s.key] = s.value(config)
+    return tomli_w.dumps(tree)
+
+
+def toml_text(value: TomlValue) -> str:
+    """Return a value as it stands in a file, on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(toml_text(item) for item in value)}]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")

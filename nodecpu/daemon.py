@@ -1,0 +1,381 @@
+"""The composition root: builds everything, owns the task group, talks to systemd (shell).
+
+Order at start: lock, books, CDI specs, then the link to the runtime, which is served at once; grpc and the kubernetes
+client, slow to load, are loaded on a thread meanwhile; then the kubelet's sockets, and READY. Order at the end: no new
+requests, what is in hand is finished and saved, sockets removed, exit 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdnotify import SystemdNotifier
+
+from nodecpu import log
+from nodecpu.admin.machine import machine_of
+from nodecpu.admin.server import AdminServer
+from nodecpu.admin.state import Links, LinkState, NodeState
+from nodecpu.admin.view import Surroundings, node_state
+from nodecpu.claims import Claims, Doors
+from nodecpu.config import Config, load
+from nodecpu.cpuset import union
+from nodecpu.dra.cdi import CdiDirectory
+from nodecpu.dra.devices import offered_devices
+from nodecpu.enforce.audit import Audit, CgroupProbe
+from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.errors import NodeCpuError, NotReady
+from nodecpu.ids import ClaimUID
+from nodecpu.log import kv
+from nodecpu.metrics import Counters
+from nodecpu.nri import connection as nri
+from nodecpu.nri.plugin import Plugin
+from nodecpu.policy.facts import AllocatedClaim
+from nodecpu.policy.grants import ClaimGrant
+from nodecpu.policy.plan import Update
+from nodecpu.service import Service, Watchers
+from nodecpu.startup import Started, node_name, rules_of, start
+from nodecpu.store.claims import Disk, Job
+from nodecpu.store.database import locked, private_directory
+
+if TYPE_CHECKING:
+    from nodecpu.dra.publish import SlicePublisher
+    from nodecpu.dra.registration import KubeletPlugin, KubeletStatus
+    from nodecpu.kube.claims import ClaimReader
+
+_LOG = logging.getLogger(__name__)
+
+_LATE_MODULES = ("nodecpu.dra.registration", "nodecpu.dra.publish", "nodecpu.kube.client", "nodecpu.kube.claims")
+_HEAD_START_S = 1.0
+"""How long the loading of slow libraries waits for the runtime's first synchronisation, which it would slow down."""
+
+_CLOSED_AFTER_S = 300.0
+"""With the runtime away for so long no more pods are to be sent here (D5)."""
+
+
+def run(config_path: Path) -> int:
+    """Run the daemon until SIGTERM or SIGINT; return the exit code. Raises NodeCpuError if it cannot start."""
+    config = load(config_path)
+    log.setup(config.log.level)
+    private_directory(config.paths.state)
+    private_directory(config.paths.run)
+    with locked(config.paths.run / "lock"):
+        cgroups = Cgroups(config.paths.cgroup)
+        daemon = Daemon(config, config_path, start(config, cgroups), cgroups)
+        try:
+            asyncio.run(daemon.run())
+        except BaseExceptionGroup as group:
+            raise _cause(group) from group
+    return 0
+
+
+def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to report: ours if nothing but such errors ended the tasks, else everything, for a traceback."""
+    ours, others = group.split(NodeCpuError)
+    leaf: BaseException | None = ours
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return group if others is not None or leaf is None else leaf
+
+
+class _Source:
+    """Claims by way of the API server, once its client is loaded."""
+
+    def __init__(self) -> None:
+        self.reader: ClaimReader | None = None
+        self.is_answering = False
+
+    async def fetch(self, uid: ClaimUID, namespace: str, name: str, *, timeout_s: float) -> AllocatedClaim:
+        """Return the claim; raises NotReady where a retry helps, ClaimError otherwise."""
+        who = f"claim {namespace}/{name}"
+        if self.reader is None:
+            raise NotReady(f"{who}: there is no API server to read it from", hint="see [kube] in the configuration")
+        try:
+            claim = await self.reader.fetch(uid, namespace, name, timeout_s=timeout_s)
+        except NotReady:
+            self.is_answering = False
+            raise
+        except NodeCpuError:
+            self.is_answering = True
+            raise
+        self.is_answering = True
+        return claim
+
+
+class _Unasked:
+    """Updates that answer no request, for the audit."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.link: nri.Link | None = None
+        self._plugin = plugin
+
+    async def update(self, update: Update) -> bool:
+        """Send one update; return whether the runtime took it."""
+        runtime = self._plugin.runtime
+        if self.link is None or runtime is None or not runtime.safe_unsolicited:
+            return False
+        try:
+            await self.link.update_containers(update)
+        except NodeCpuError as err:
+            kv(_LOG, logging.WARNING, "the runtime did not take an update", container_id=update.container_id, err=err)
+            return False
+        return True
+
+
+class Daemon:
+    """One run of the daemon; ``run`` returns when it was told to stop."""
+
+    def __init__(self, config: Config, config_path: Path, started: Started, cgroups: Cgroups) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._node = node_name(config)
+        self._systemd = SystemdNotifier()
+        self._counters = Counters()
+        self._stopping = asyncio.Event()
+        self._source = _Source()
+        self._nri_state = LinkState(state="away")
+        self._kubelet = LinkState(state="away")
+        self._publisher: SlicePublisher | None = None
+        self._started = started
+        self._disk = Disk(self._started.claim_store)
+        self._specs = CdiDirectory(config.paths.cdi, driver=config.dra.driver)
+        self._service = Service(
+            self._started.books,
+            self._started.machine,
+            rules_of(config),
+            pods=self._started.container_store,
+            probe=CgroupProbe(cgroups),
+            counters=self._counters,
+            watchers=Watchers(
+                pending=lambda: self._audit.kick(),
+                freed=lambda: self._claims.notify(),
+                released=lambda uid: self._claims.forget_row(uid),
+            ),
+        )
+        self._service.restore_pods(self._started.pods)
+        self._plugin = Plugin(self._service)
+        self._unasked = _Unasked(self._plugin)
+        doors = Doors(source=self._source, disk=self._disk, specs=self._specs)
+        self._claims = Claims(self._service, doors, self._counters, wait_s=config.claims.wait_s)
+        self._audit = Audit(self._service, cgroups, self._unasked, self._counters, period_s=config.enforce.period_s)
+        self._audit.after_walk = self._publish
+        self._synchronized = asyncio.Event()
+        self._lost_at: float | None = None  # when the link to the runtime was last lost, by the monotonic clock
+        self._surroundings = Surroundings(
+            node=self._node, machine=machine_of(self._started.topology), available=config.policy.available
+        )
+
+    async def run(self) -> None:
+        """Serve until told to stop, then save and leave nothing behind but the state."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        admin = AdminServer(self._config.paths.run, self._state)
+        admin.bind()
+        self._disk.start()
+        try:
+            # Before the runtime can create anything: containers of prepared claims need their specs (C11).
+            await self._restore_specs()
+            async with asyncio.TaskGroup() as tasks:
+                settings = nri.LinkSettings(
+                    socket=self._config.nri.socket,
+                    plugin_name=self._config.nri.plugin_name,
+                    plugin_index=self._config.nri.plugin_index,
+                )
+                link = nri.Link(settings, self._plugin, self)
+                self._unasked.link = link
+                running = [
+                    tasks.create_task(work, name=name)
+                    for name, work in (
+                        ("nri", link.run()),
+                        ("admin", admin.serve()),
+                        ("audit", self._audit.run()),
+                        ("watchdog", self._feed_watchdog()),
+                        ("cluster", self._serve_cluster()),
+                    )
+                ]
+                await self._stopping.wait()
+                self._notify("STOPPING=1")
+                link.close()
+                for task in running[1:]:
+                    task.cancel()
+        finally:
+            await self._disk.stop()
+            self._started.claim_store.close()
+            self._started.container_store.close()
+            kv(_LOG, logging.INFO, "stopped", count=len(self._service.books.ledger.claims))
+
+    def link_changed(self, state: nri.LinkState, detail: str) -> None:
+        """Take note of how the link to the runtime fares."""
+        runtime = self._plugin.runtime
+        is_up = state is nri.LinkState.SYNCHRONIZED
+        self._nri_state = LinkState(
+            state="connected" if is_up else state.value,
+            name="" if runtime is None else runtime.name,
+            version="" if runtime is None else runtime.version,
+            reason=detail,
+        )
+        if is_up:
+            self._lost_at = None
+            if self._synchronized.is_set():
+                self._counters.nri_reconnects += 1
+            self._synchronized.set()
+            self._restore_specs().add_done_callback(_log_failure)
+            self._publish()
+        elif self._lost_at is None:
+            self._lost_at = time.monotonic()
+        self._tell_status()
+
+    async def _serve_cluster(self) -> None:
+        """Load what the kubelet's and the API server's side need, then serve both until cancelled."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEAD_START_S):
+                await self._synchronized.wait()
+        await asyncio.to_thread(_load_late_modules)
+        from nodecpu.dra.registration import KubeletPlugin  # noqa: PLC0415 - slow to load, see _load_late_modules
+
+        kubelet = KubeletPlugin(
+            driver=self._config.dra.driver,
+            kubelet=self._config.paths.kubelet,
+            claims=self._claims,
+            on_status=self._kubelet_told,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(kubelet.run(), name="kubelet")
+            tasks.create_task(self._tell_ready(kubelet), name="ready")
+            if self._config.kube.enabled:
+                for work in self._api_work():
+                    tasks.create_task(work)
+
+    def _api_work(self) -> tuple[Coroutine[None, None, None], ...]:
+        """Return what runs against the API server."""
+        from nodecpu.dra.publish import SlicePublisher  # noqa: PLC0415 - see _load_late_modules
+        from nodecpu.kube.claims import ClaimReader  # noqa: PLC0415
+        from nodecpu.kube.client import KubeClient  # noqa: PLC0415
+        from nodecpu.kube.pods import PodWatch  # noqa: PLC0415
+
+        api = KubeClient(self._config.kube.kubeconfig, timeout_s=self._config.kube.server_timeout_s)
+        self._source.reader = ClaimReader(api, driver=self._config.dra.driver)
+        self._publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
+        watch = PodWatch(api, node=self._node, sink=self._service)
+        return watch.run(), self._publisher.run(), self._publish_first()
+
+    async def _publish_first(self) -> None:
+        """Publish devices once the runtime is synchronised: before that no claim could be served (D5)."""
+        await self._synchronized.wait()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Have the devices published as they are now; what is published already is not written again."""
+        if self._publisher is None or not self._synchronized.is_set():
+            return
+        ledger = self._service.books.ledger
+        claimed = Counter[str]()
+        for claim in ledger.claims.values():
+            for result in claim.results:
+                claimed[result.device] += len(result.cpus)
+        usable = ledger.tree.usable
+        self._publisher.publish(
+            offered_devices(
+                self._started.devices,
+                sharable=usable.sharable,
+                held=union(container.exclusive for container in ledger.containers.values()),
+                claimed=claimed,
+                min_shared=self._service.rules.unpublished(usable.reserved),
+            ),
+            closed=self._lost_at is not None and time.monotonic() - self._lost_at > _CLOSED_AFTER_S,
+        )
+
+    def _kubelet_told(self, status: KubeletStatus) -> None:
+        """Take note of what the kubelet says of our registration."""
+        self._kubelet = LinkState(state="connected" if status.registered else "refused", reason=status.error)
+        self._tell_status()
+
+    async def _tell_ready(self, kubelet: KubeletPlugin) -> None:
+        await kubelet.bound.wait()
+        kv(_LOG, logging.INFO, "ready")
+        self._notify("READY=1")
+        self._tell_status()
+
+    async def _feed_watchdog(self) -> None:
+        """Tell systemd that the loop and the disk thread are alive, at half the interval it asks for."""
+        interval_us = os.environ.get("WATCHDOG_USEC", "")
+        if not interval_us.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+            return
+        while self._disk.is_alive:
+            self._notify("WATCHDOG=1")
+            await asyncio.sleep(int(interval_us) / 2e6)
+
+    def _reload(self) -> None:
+        """Take over what can change while running; a bad file changes nothing (SIGHUP)."""
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+        try:
+            wanted = load(self._config_path)
+        except NodeCpuError as err:
+            kv(_LOG, logging.ERROR, "configuration not reloaded, the old one stays", path=self._config_path, err=err)
+        else:
+            for change in self._config.changes(wanted):
+                how = "applied" if change.reloadable else "needs a restart"
+                kv(_LOG, logging.INFO, "setting changed", state=f"{change.key}: {change.old} -> {change.new}, {how}")
+            self._config = self._config.reloaded(wanted)
+            self._service.rules = rules_of(self._config)
+            self._claims.wait_s = self._config.claims.wait_s
+            self._audit.period_s = self._config.enforce.period_s
+            log.set_level(self._config.log.level)
+        self._notify("READY=1")
+        self._tell_status()
+
+    def _restore_specs(self) -> asyncio.Future[None]:
+        """Have missing CDI specs written, and once the runtime is synchronised those removed that are over (C11)."""
+        ledger = self._service.books.ledger
+        used: set[ClaimUID] | None = None
+        if self._service.is_synchronized:
+            used = {link.claim_uid for container in ledger.containers.values() for link in container.links}
+        grants = tuple(ledger.claims.values())
+        return self._disk.submit(Job(after=lambda: _restore(self._specs, grants, used)))
+
+    def _links(self) -> Links:
+        api = LinkState(state="off")
+        if self._config.kube.enabled:
+            error = self._publisher.status.error if self._publisher is not None else "not connected yet"
+            api = LinkState(state="away" if error else "connected", reason=error)
+        return Links(runtime=self._nri_state, kubelet=self._kubelet, api=api)
+
+    def _state(self) -> NodeState:
+        return node_state(self._service.books, self._surroundings, self._links(), self._counters.state())
+
+    def _tell_status(self) -> None:
+        ledger = self._service.books.ledger
+        links = self._links()
+        runtime = " ".join(part for part in (links.runtime.name, links.runtime.version) if part) or "runtime"
+        self._notify(
+            f"STATUS={runtime} {links.runtime.state}, kubelet {links.kubelet.state}, API server {links.api.state};"
+            f" {len(ledger.claims)} claims, {len(ledger.containers)} containers"
+        )
+
+    def _notify(self, message: str) -> None:
+        self._systemd.notify(message)
+
+
+def _restore(specs: CdiDirectory, grants: tuple[ClaimGrant, ...], used: set[ClaimUID] | None) -> None:
+    specs.restore(grants, used=used)
+
+
+def _load_late_modules() -> None:
+    for name in _LATE_MODULES:
+        importlib.import_module(name)
+
+
+def _log_failure(done: asyncio.Future[None]) -> None:
+    if not done.cancelled() and (err := done.exception()) is not None:
+        kv(_LOG, logging.ERROR, "CDI specs could not be restored", err=err)

@@ -1,0 +1,166 @@
+"""A ResourceClaim as the API server stores it becomes an AllocatedClaim (pure).
+
+Everything is checked for form here, whoever wrote it: a claim that decodes is safe to name files, variables and replies
+after. Whether the devices exist and have room is for the policy to say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from nodecpu.cpuset import MAX_ID
+from nodecpu.errors import BadRequest
+from nodecpu.ids import ClaimUID, PodUID
+from nodecpu.policy.facts import AllocatedClaim, AllocationResult
+from nodecpu.quantity import NANO, parse_quantity
+
+MAX_CLAIM_BYTES: Final = 4 << 20
+"""No stored object is larger: etcd refuses requests above 1.5 MiB."""
+
+_UID: Final = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,62}[0-9A-Za-z])?", re.ASCII)
+# Source: resource.k8s.io/v1 validation: requests and devices are DNS labels, a request may name its sub-request.
+_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DEVICE: Final = re.compile(_LABEL, re.ASCII)
+_REQUEST: Final = re.compile(f"{_LABEL}(?:/{_LABEL})?", re.ASCII)
+_POOL: Final = re.compile(r"[a-z0-9](?:[a-z0-9./-]{0,251}[a-z0-9])?", re.ASCII)
+
+
+class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    uid: str
+
+
+class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    driver: str
+    request: str
+    pool: str
+    device: str
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: Mapping[str, str | int] | None = None
+
+
+class _Devices(msgspec.Struct, frozen=True, kw_only=True):
+    results: tuple[_Result, ...] | None = None
+
+
+class _Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    devices: _Devices = _Devices()
+
+
+class _Consumer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    resource: str
+    uid: str
+    api_group: str | None = None
+
+
+class _Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    allocation: _Allocation | None = None
+    reserved_for: tuple[_Consumer, ...] | None = None
+
+
+class _Claim(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _Metadata
+    status: _Status | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_Claim)
+
+
+def parse_claim_uid(text: str) -> ClaimUID:
+    """Return the UID if it is one that may name files, variables and CDI devices; raises BadRequest otherwise."""
+    if not _UID.fullmatch(text):
+        raise BadRequest(f"claim UID {text[:64]!r} is malformed: letters, digits and hyphens are allowed, 64 at most")
+    return ClaimUID(text)
+
+
+def decode_claim(
+    data: bytes, *, driver: str, uid: ClaimUID, namespace: str, name: str, cpus_per_device: int | None = None
+) -> AllocatedClaim:
+    """Return what a ResourceClaim (JSON) allocates of our driver; results of other drivers are left out (C1).
+
+    ``cpus_per_device`` is what a result without consumed capacity counts, for devices that are one CPU; None: an error.
+    Raises BadRequest for a malformed claim, one without allocation, and one of another UID under that name.
+    Source: interfaces.md 3.3.
+    """
+    claim = f"claim {namespace}/{name}"
+    decoded = _decode(data, claim)
+    if (found := decoded.metadata.uid) != uid:
+        raise BadRequest(
+            f"{claim}: its UID is {found[:64]!r}, not {uid}",
+            hint="the claim was deleted and created again; the pod that used the old one has to be created again too",
+        )
+    status = decoded.status
+    if status is None or status.allocation is None:
+        raise BadRequest(f"{claim}: not allocated", hint="the scheduler has to allocate it to a pod first")
+    results = status.allocation.devices.results or ()
+    return AllocatedClaim(
+        uid=uid,
+        namespace=namespace,
+        name=name,
+        results=tuple(
+            _result(one, f"{claim}: result {index} ({one.request[:127]})", cpus_per_device)
+            for index, one in enumerate(results)
+            if one.driver == driver
+        ),
+        reserved_for=frozenset(
+            PodUID(one.uid) for one in status.reserved_for or () if one.resource == "pods" and not one.api_group
+        ),
+    )
+
+
+def _decode(data: bytes, claim: str) -> _Claim:
+    if len(data) > MAX_CLAIM_BYTES:
+        raise BadRequest(f"{claim}: {len(data)} bytes are more than any stored object has ({MAX_CLAIM_BYTES})")
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise BadRequest(f"{claim}: not a ResourceClaim: {str(error)[:200]}") from error
+
+
+def _result(result: _Result, where: str, cpus_per_device: int | None) -> AllocationResult:
+    for field, form in (("request", _REQUEST), ("pool", _POOL), ("device", _DEVICE)):
+        value: str = getattr(result, field)
+        if not form.fullmatch(value):
+            raise BadRequest(f"{where}: {field} {value[:64]!r} is malformed")
+    admin = bool(result.admin_access)
+    return AllocationResult(
+        request=result.request,
+        pool=result.pool,
+        device=result.device,
+        cpus=0 if admin else _cpus(result, where, cpus_per_device),
+        share_id=result.share_id,
+        admin_access=admin,
+    )
+
+
+def _cpus(result: _Result, where: str, cpus_per_device: int | None) -> int:
+    """Return how many CPUs the result consumed; raises BadRequest naming the amount and what is wrong with it."""
+    name = f"{result.driver}/cpu"
+    amount = (result.consumed_capacity or {}).get(name)
+    if amount is None:
+        if cpus_per_device is not None:
+            return cpus_per_device
+        raise BadRequest(
+            f"{where}: device {result.device} without consumed capacity {name}",
+            hint="the feature gate DRAConsumableCapacity has to be on in API server and scheduler",
+        )
+    text = str(amount)
+    try:
+        nano = parse_quantity(text)
+    except ValueError as error:
+        raise BadRequest(f"{where}: device {result.device}, consumed {name}: {error}") from error
+    if nano <= 0:
+        wrong = "not positive"
+    elif nano % NANO:
+        wrong = "not a whole number of CPUs"
+    elif nano > MAX_ID * NANO:
+        wrong = "more CPUs than any machine has"
+    else:
+        return nano // NANO
+    raise BadRequest(f"{where}: device {result.device}, consumed {name} is {text}: {wrong}")

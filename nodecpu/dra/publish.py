@@ -1,0 +1,287 @@
+"""Keeps the node's ResourceSlices as they should be (shell; D3, D4, D5).
+
+What is stored is known from a watch and from the answers to our own writes; what to write is planned by ``slices``.
+Until the first ``publish`` nothing is touched. Whoever deletes or changes slices meanwhile (the kubelet deletes them at
+each of its starts) finds them back after a moment, and after ever longer ones if it keeps at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from nodecpu.dra.devices import Device
+from nodecpu.dra.slices import (
+    Create,
+    Delete,
+    JsonObject,
+    Pool,
+    Slice,
+    Write,
+    canonical,
+    decode_slice,
+    delete_options,
+    dropped_fields,
+    make_pool,
+    plan_writes,
+    slice_object,
+    vital_fields,
+)
+from nodecpu.errors import BadRequest, LinkError, NodeCpuError
+from nodecpu.kube.client import Api, ApiError, api_path
+from nodecpu.kube.watch import Backoff, Change, Watcher
+from nodecpu.log import kv
+
+_SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+_CALM_S: Final = 120.0
+"""Without a repair for so long, the next one is quick again."""
+
+_PASSES: Final = 4
+"""Plans in a row: one, another when the server drops what matters, and some for slices that go meanwhile."""
+
+_WITHHELD_S: Final = 600.0
+_HINT: Final = "the feature gates DRAConsumableCapacity and DRADeviceTaints have to be on in API server and scheduler"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishStatus:
+    """How publishing stands: ``in_step`` once what is stored is what should be.
+
+    ``dropped`` are the fields of our slices that the server does not keep; ``withheld``: it does not keep what makes
+    the devices safe, so that none are published; ``error`` is why the last try failed.
+    """
+
+    in_step: bool = False
+    dropped: tuple[str, ...] = ()
+    withheld: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    devices: tuple[Device, ...]
+    closed: bool
+
+
+class _NodeMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    uid: str
+
+
+class _Node(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _NodeMetadata
+
+
+class SlicePublisher:
+    """The slices of one driver on one node; the pool is named like the node."""
+
+    def __init__(self, api: Api, *, driver: str, node: str, wait_s: float = 1.0) -> None:
+        """``wait_s`` is the first pause after a failure, and before a repair; they grow to 30 s."""
+        self.status = PublishStatus()
+        self._api = api
+        self._driver = driver
+        self._node = node
+        self._wanted: _Wanted | None = None
+        self._stored: dict[str, Slice] | None = None
+        self._accepted: dict[str, tuple[JsonObject, JsonObject]] = {}
+        self._due = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._failures = Backoff(first_s=wait_s, cap_s=30.0)
+        self._repairs = Backoff(first_s=wait_s, cap_s=30.0)
+        self._repaired_at = float("-inf")
+        selector = f"spec.nodeName={node},spec.driver={driver}"
+        self._watcher = Watcher(api, path=_SLICES, selector=selector, sink=self, wait_s=wait_s)
+
+    def publish(self, devices: Sequence[Device], *, closed: bool = False) -> None:
+        """Have exactly these devices published, in this order; the latest call counts.
+
+        ``closed``: the devices stay, but no more pods are to be sent for them (D5).
+        """
+        wanted = _Wanted(devices=tuple(devices), closed=closed)
+        if wanted == self._wanted:
+            return
+        if self._wanted is not None and closed != self._wanted.closed:
+            self.status = replace(self.status, withheld=False)
+        self._wanted = wanted
+        self._asked.set()
+        self._due.set()
+
+    async def run(self) -> None:
+        """Keep the slices as wanted until cancelled, whatever happens to the API server. They stay afterwards."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watcher.run(), name="slices watch")
+            while True:
+                await self._wait_until_due()
+                try:
+                    await self._reconcile()
+                except (LinkError, ApiError, BadRequest) as error:
+                    self._failed(error)
+                    await asyncio.sleep(self._failures.next_s())
+                    self._due.set()
+
+    def listed(self, objects: Sequence[msgspec.Raw]) -> None:
+        """Take all slices there are of ours."""
+        self._stored = {one.name: one for value in objects if (one := _decoded(value)) is not None}
+        self._due.set()
+
+    def changed(self, change: Change, value: msgspec.Raw) -> None:
+        """Take one slice; what is older than an answer to our own write is passed over."""
+        one = _decoded(value)
+        if one is None or self._stored is None:
+            return
+        known = self._stored.get(one.name)
+        if known is not None and _is_older(one, known):
+            return
+        if change is Change.DELETED:
+            self._stored.pop(one.name, None)
+        else:
+            self._stored[one.name] = one
+        self._due.set()
+
+    async def _wait_until_due(self) -> None:
+        try:
+            async with asyncio.timeout(_WITHHELD_S if self.status.withheld else None):
+                await self._due.wait()
+        except TimeoutError:
+            self.status = PublishStatus()  # perhaps the server has learnt it
+            self._accepted.clear()
+        self._due.clear()
+
+    async def _reconcile(self) -> None:
+        asked = self._asked.is_set()
+        self._asked.clear()
+        if self._plan() and not asked:
+            await self._pause_before_repair()
+        # The plan is made anew after each wait: it is made of what is known then.
+        for _ in range(_PASSES):
+            writes = self._plan()
+            if not writes:
+                break
+            pool, node_uid = self._pool(), await self._node_uid()
+            for write in writes:
+                if not await self._write(pool, write, node_uid):
+                    break
+        else:
+            raise LinkError("slices do not become what was written", hint="something changes them on their way")
+        self._failures.reset()
+        self._in_step()
+
+    def _pool(self) -> Pool:
+        wanted = self._wanted
+        if wanted is None or self.status.withheld:
+            return make_pool(self._driver, self._node, ())
+        return make_pool(self._driver, self._node, wanted.devices, closed=wanted.closed)
+
+    def _plan(self) -> tuple[Write, ...]:
+        if self._wanted is None or self._stored is None:
+            return ()
+        return plan_writes(self._pool(), self._stored.values(), self._accepted)
+
+    async def _pause_before_repair(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._repaired_at > _CALM_S:
+            self._repairs.reset()
+        self._repaired_at = now
+        kv(_log, logging.INFO, "slices were changed by others, written again", pool=self._node)
+        try:
+            async with asyncio.timeout(self._repairs.next_s()):
+                await self._asked.wait()
+        except TimeoutError:
+            pass
+
+    async def _node_uid(self) -> str:
+        try:
+            answer = await self._api.get(api_path("api", "v1", "nodes", self._node))
+            return msgspec.json.decode(answer, type=_Node).metadata.uid
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            raise LinkError(
+                f"node {self._node}: the API server knows no Node of that name, devices are not published",
+                hint="[node] name has to be the name the kubelet registered",
+            ) from error
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise LinkError(f"node {self._node}: malformed answer: {str(error)[:200]}") from error
+
+    async def _write(self, pool: Pool, write: Write, node_uid: str) -> bool:
+        """Do one write and remember what came of it; return whether the plan it belongs to still holds."""
+        known = self._known()
+        if isinstance(write, Delete):
+            await self._send_tolerant("DELETE", write.slice, msgspec.json.encode(delete_options(write)))
+            self._forget(write.slice)
+            return True
+        body = msgspec.json.encode(slice_object(pool, write, node_uid))
+        if isinstance(write, Create):
+            answer: bytes | None = await self._api.send("POST", _SLICES, body)
+        else:
+            answer = await self._send_tolerant("PUT", write.slice, body)
+            if answer is None:
+                self._forget(write.slice)
+                return False
+        assert answer is not None
+        stored = decode_slice(answer)
+        known[stored.name] = stored
+        sent = canonical(write.spec)
+        self._accepted[stored.name] = (sent, stored.spec)
+        kv(_log, logging.INFO, "slice written", pool=stored.name, version=stored.generation)
+        return self._keeps(sent, stored)
+
+    async def _send_tolerant(self, method: str, one: Slice, body: bytes) -> bytes | None:
+        """Return the answer; None if the slice is not there any more."""
+        try:
+            return await self._api.send(method, f"{_SLICES}{api_path(one.name)}", body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def _keeps(self, sent: JsonObject, stored: Slice) -> bool:
+        """Return whether the server kept what matters; report what it did not keep."""
+        dropped = dropped_fields(sent, stored.spec)
+        if dropped and dropped != self.status.dropped:
+            kv(_log, logging.ERROR, "the API server dropped fields", count=len(dropped), err=", ".join(dropped[:8]))
+        vital = vital_fields(dropped)
+        if vital:
+            kv(_log, logging.ERROR, "devices are withheld, the server dropped what they need", err=vital[0], hint=_HINT)
+        if vital or not self.status.withheld:  # the empty slice that follows loses nothing, but the reason stays
+            self.status = replace(self.status, dropped=dropped, withheld=bool(vital))
+        return not vital
+
+    def _known(self) -> dict[str, Slice]:
+        assert self._stored is not None  # there is no plan before the first list
+        return self._stored
+
+    def _forget(self, one: Slice) -> None:
+        self._known().pop(one.name, None)
+        self._accepted.pop(one.name, None)
+
+    def _in_step(self) -> None:
+        if self._wanted is not None and self._stored is not None:
+            self.status = replace(self.status, in_step=True, error="")
+
+    def _failed(self, error: NodeCpuError) -> None:
+        if self.status.error != error.message:
+            kv(_log, logging.WARNING, "slices not written, tried again for ever", pool=self._node, err=error)
+        self.status = replace(self.status, in_step=False, error=error.message)
+
+
+def _decoded(value: msgspec.Raw) -> Slice | None:
+    try:
+        return decode_slice(value)
+    except BadRequest as error:
+        kv(_log, logging.WARNING, "slice cannot be read, passed over", err=error)
+        return None
+
+
+def _is_older(one: Slice, known: Slice) -> bool:
+    """Return whether an event is behind what is known. Source: KEP-5504, resource versions compare as numbers."""
+    try:
+        return one.uid == known.uid and int(one.resource_version) < int(known.resource_version)
+    except ValueError:
+        return False

@@ -1,0 +1,283 @@
+"""ResourceSlices: what a pool should look like, and the writes that make it so (pure; D3, D4).
+
+All slices of a pool carry one generation; consumers take the highest and wait until as many slices have it as the pool
+counts. Obsolete slices are deleted first, then the others updated, then missing ones created: in between the pool is
+incomplete, and nothing is allocated from it. Specs are compared by meaning: quantities by value, what is absent and
+what is empty alike. Source: interfaces.md 3.1, 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from nodecpu.dra.devices import Attribute, Device
+from nodecpu.errors import BadRequest
+from nodecpu.quantity import parse_quantity
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+JsonObject: TypeAlias = Mapping[str, Json]
+
+MAX_DEVICES: Final = 128
+MAX_TAINTED_DEVICES: Final = 64
+"""Devices of a slice, the latter as soon as one of them has taints."""
+
+_INDEX_DIGITS: Final = 5
+_QUANTITIES: Final = frozenset({"value", "default", "min", "max", "step"})
+"""Where a device's capacity holds quantities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A ResourceSlice as it is stored. ``spec`` is in the form in which specs are compared."""
+
+    name: str
+    uid: str
+    resource_version: str
+    pool: str
+    generation: int
+    spec: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A pool as it should be: the devices of each slice, at least one slice."""
+
+    driver: str
+    node: str
+    pages: tuple[tuple[JsonObject, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """The pool's name: the node's, which owns it."""
+        return self.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a slice, provided it is the one that was seen."""
+
+    slice: Slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replace:
+    """Give a slice another spec, provided it is the one that was seen."""
+
+    slice: Slice
+    spec: JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create a slice."""
+
+    index: int
+    spec: JsonObject
+
+
+Write = Delete | Replace | Create
+
+
+def make_pool(driver: str, node: str, devices: Iterable[Device], *, closed: bool = False) -> Pool:
+    """Return the pool of a node's devices, in their order; without devices one empty slice (D4).
+
+    ``closed`` taints the devices: claims keep what they have, no pod is sent here for more (D5).
+    """
+    written = [device_object(driver, device, closed=closed) for device in devices]
+    size = MAX_TAINTED_DEVICES if closed else MAX_DEVICES
+    pages = [tuple(written[i : i + size]) for i in range(0, len(written), size)]
+    return Pool(driver=driver, node=node, pages=tuple(pages or [()]))
+
+
+def device_object(driver: str, device: Device, *, closed: bool = False) -> JsonObject:
+    """Return a device as the API takes it: one that several claims may hold, by whole CPUs (D1)."""
+    policy: dict[str, Json] = {"default": "1", "validRange": {"min": "1"}}
+    if device.capacity >= 2:  # min + step must not be above the value
+        policy["validRange"] = {"min": "1", "step": "1"}
+    written: dict[str, Json] = {
+        "name": device.name,
+        "attributes": {name: _attribute(value) for name, value in sorted(device.attributes.items())},
+        "capacity": {f"{driver}/cpu": {"value": str(device.capacity), "requestPolicy": policy}},
+        "allowMultipleAllocations": True,
+    }
+    if closed:
+        written["taints"] = [{"key": f"{driver}/runtime-lost", "effect": "NoSchedule"}]
+    return written
+
+
+def _attribute(value: Attribute) -> JsonObject:
+    if isinstance(value, bool):
+        return {"bool": value}
+    return {"int": value} if isinstance(value, int) else {"string": value}
+
+
+def plan_writes(
+    pool: Pool, stored: Iterable[Slice], accepted: Mapping[str, tuple[JsonObject, JsonObject]]
+) -> tuple[Write, ...]:
+    """Return the writes that turn the driver's stored slices into the pool, in their order; none if they mean the same.
+
+    ``accepted`` holds for a slice's name what was sent last and what the server made of it: a field that the server
+    drops must not be written again and again.
+    """
+    ours = sorted(stored, key=lambda s: s.name)
+    generation = max((s.generation for s in ours if s.pool == pool.name), default=0)
+    kept: dict[int, Slice] = {}
+    deletes: list[Write] = []
+    for one in ours:
+        index = _index(one.name, len(pool.pages))
+        current = one.pool == pool.name and one.generation == generation
+        if index is None or index in kept or not current:
+            deletes.append(Delete(slice=one))
+        else:
+            kept[index] = one
+    changed = [index for index, one in kept.items() if not _means(one, _spec(pool, index, generation), accepted)]
+    missing = [index for index in range(len(pool.pages)) if index not in kept]
+    if missing or len(changed) > 1:
+        generation += 1
+        changed = sorted(kept)
+    return (
+        *deletes,
+        *(Replace(slice=kept[index], spec=_spec(pool, index, generation)) for index in sorted(changed)),
+        *(Create(index=index, spec=_spec(pool, index, generation)) for index in missing),
+    )
+
+
+def slice_object(pool: Pool, write: Replace | Create, node_uid: str) -> JsonObject:
+    """Return the object to send: owned by the Node, and named so that consumers try the slices in our order."""
+    metadata: dict[str, Json] = {
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Node", "name": pool.node, "uid": node_uid, "controller": True}
+        ]
+    }
+    if isinstance(write, Replace):
+        # The UID makes it fail should the slice have been replaced by another of its name.
+        old = write.slice
+        metadata |= {"name": old.name, "uid": old.uid, "resourceVersion": old.resource_version}
+    else:
+        digits = _digits(len(pool.pages))
+        metadata["generateName"] = f"{write.index:0{digits}x}-{pool.driver}-{pool.node}-"
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": write.spec}
+
+
+def delete_options(write: Delete) -> JsonObject:
+    """Return the body of a DELETE that only takes away what was seen."""
+    return {"preconditions": {"uid": write.slice.uid, "resourceVersion": write.slice.resource_version}}
+
+
+def dropped_fields(sent: Json, stored: Json, path: str = "spec") -> tuple[str, ...]:
+    """Return the paths of what was sent and is not in what was stored, devices by their index; sorted."""
+    if isinstance(sent, Mapping):
+        below = stored if isinstance(stored, Mapping) else {}
+        return tuple(
+            lost for key in sorted(sent) for lost in dropped_fields(sent[key], below.get(key), f"{path}.{key}")
+        )
+    if isinstance(sent, Sequence) and not isinstance(sent, str):
+        items = stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ()
+        return tuple(
+            lost
+            for index, one in enumerate(sent)
+            for lost in dropped_fields(one, items[index] if index < len(items) else None, f"{path}[{index}]")
+        )
+    return () if sent == stored else (path,)
+
+
+def vital_fields(dropped: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the dropped fields without which devices must not be published.
+
+    Without multiple allocations a claim would take a whole node (D3), without its taint a closed device is open (D5).
+    """
+    return tuple(path for path in dropped if ".allowMultipleAllocations" in path or ".taints" in path)
+
+
+class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    uid: str
+    resource_version: str
+
+
+class _PoolName(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    generation: int
+
+
+class _PoolOf(msgspec.Struct, frozen=True, kw_only=True):
+    pool: _PoolName
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _Metadata
+    spec: msgspec.Raw
+
+
+def decode_slice(data: bytes | msgspec.Raw) -> Slice:
+    """Return a stored slice; raises BadRequest for anything that is none."""
+    try:
+        stored = msgspec.json.decode(data, type=_Stored)
+        pool = msgspec.json.decode(stored.spec, type=_PoolOf).pool
+        spec = canonical(msgspec.json.decode(stored.spec, type=dict))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise BadRequest(f"not a ResourceSlice: {str(error)[:200]}") from error
+    meta = stored.metadata
+    return Slice(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        pool=pool.name,
+        generation=pool.generation,
+        spec=spec,
+    )
+
+
+def canonical(spec: JsonObject) -> JsonObject:
+    """Return a spec in the form in which specs are compared: without what is empty, quantities in billionths.
+
+    The time at which the server has put a taint on says nothing.
+    """
+    members = {name: _canonical(name, one) for name, one in spec.items() if name != "timeAdded"}
+    return {name: one for name, one in members.items() if one is not None and one != {} and one != []}
+
+
+def _canonical(key: str, value: Json) -> Json:
+    if isinstance(value, Mapping):
+        return canonical(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_canonical("", one) for one in value]
+    if key in _QUANTITIES and isinstance(value, str):
+        try:
+            return parse_quantity(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _spec(pool: Pool, index: int, generation: int) -> JsonObject:
+    spec: dict[str, Json] = {
+        "driver": pool.driver,
+        "nodeName": pool.node,
+        "pool": {"name": pool.name, "generation": generation, "resourceSliceCount": len(pool.pages)},
+    }
+    if devices := pool.pages[index]:
+        spec["devices"] = devices
+    return spec
+
+
+def _means(stored: Slice, wanted: JsonObject, accepted: Mapping[str, tuple[JsonObject, JsonObject]]) -> bool:
+    form = canonical(wanted)
+    return stored.spec == form or accepted.get(stored.name) == (form, stored.spec)
+
+
+def _digits(pages: int) -> int:
+    return max(_INDEX_DIGITS, len(f"{pages - 1:x}"))
+
+
+def _index(name: str, pages: int) -> int | None:
+    """Return the index that a slice's name begins with; None unless it is one of the pool's pages, in that width."""
+    prefix, _, _ = name.partition("-")
+    if len(prefix) != _digits(pages) or any(c not in "0123456789abcdef" for c in prefix):
+        return None
+    index = int(prefix, 16)
+    return index if index < pages else None

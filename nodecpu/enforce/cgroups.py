@@ -1,0 +1,103 @@
+"""Reads and writes the cpusets of containers in the cgroup tree (thin shell; v1 and v2, systemd and cgroupfs names).
+
+Source: interfaces 6.3; systemd's slice naming (``a-b.slice`` lies below ``a.slice``).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nodecpu.cpuset import CpuSet, NodeSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """What a cgroup's processes really run on."""
+
+    cpus: CpuSet
+    mems: NodeSet
+
+
+class Cgroups:
+    """The cpuset hierarchy below one mount point, which is looked at once: v2 has ``cgroup.controllers`` at its top."""
+
+    def __init__(self, root: Path) -> None:
+        unified = (root / "cgroup.controllers").exists()
+        self._base = root if unified else root / "cpuset"
+        self._effective = ("cpuset.cpus.effective", "cpuset.mems.effective")
+        if not unified:
+            self._effective = ("cpuset.effective_cpus", "cpuset.effective_mems")
+
+    def effective(self, cgroups_path: str) -> Effective | None:
+        """Return a container's effective sets; None if its cgroup is gone, not made yet, or has no cpuset."""
+        where = self._directory(cgroups_path)
+        if where is None:
+            return None
+        try:
+            cpus = (where / self._effective[0]).read_text()
+            mems = (where / self._effective[1]).read_text()
+            return Effective(cpus=CpuSet.parse(cpus), mems=NodeSet.parse(mems))
+        except (OSError, ValueError):
+            return None
+
+    def is_populated(self, cgroups_path: str) -> bool:
+        """Return whether a container's cgroup is there and has processes (it or a cgroup below it)."""
+        where = self._directory(cgroups_path)
+        if where is None:
+            return False
+        try:
+            return "populated 1" in (where / "cgroup.events").read_text()
+        except OSError:
+            pass  # v1 has no such file
+        return any(_has_processes(Path(directory)) for directory, _, _ in os.walk(where))
+
+    def write(self, cgroups_path: str, cpus: CpuSet, mems: NodeSet) -> bool:
+        """Write a container's cpuset; an empty set is left alone. Returns whether the kernel took it."""
+        where = self._directory(cgroups_path)
+        if where is None:
+            return False
+        try:
+            # Memory first: with a wider set of CPUs a task may allocate at once.
+            if mems:
+                (where / "cpuset.mems").write_text(str(mems))
+            if cpus:
+                (where / "cpuset.cpus").write_text(str(cpus))
+        except OSError:
+            return False
+        return True
+
+    def kubepods(self) -> CpuSet | None:
+        """Return the CPUs that all pods are confined to (T5); None where nothing tells."""
+        for name in ("kubepods.slice", "kubepods"):
+            try:
+                cpus = CpuSet.parse((self._base / name / self._effective[0]).read_text())
+            except (OSError, ValueError):
+                continue
+            return cpus or None
+        return None
+
+    def _directory(self, cgroups_path: str) -> Path | None:
+        """Return the directory for a runtime's cgroups_path: ``slice:prefix:id`` of systemd, or a plain path."""
+        if not cgroups_path or ".." in cgroups_path.split("/"):
+            return None
+        parts = cgroups_path.split(":")
+        if len(parts) != 3:
+            return self._base / cgroups_path.lstrip("/")
+        parent, prefix, name = parts
+        unit = f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
+        if not parent.endswith(".slice"):
+            return self._base / parent.lstrip("/") / unit
+        where = self._base
+        steps = parent.rpartition("/")[2].removesuffix(".slice").split("-")
+        for count in range(1, len(steps) + 1):
+            where /= "-".join(steps[:count]) + ".slice"
+        return where / unit
+
+
+def _has_processes(directory: Path) -> bool:
+    try:
+        return bool((directory / "cgroup.procs").read_text().strip())
+    except OSError:
+        return False

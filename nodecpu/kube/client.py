@@ -1,0 +1,360 @@
+"""The API server behind four calls (shell): what is asked goes out, bytes or a typed error come back.
+
+The ``kubernetes`` package reads the credentials and holds the connections; objects stay JSON, since its models would
+drop the fields they do not know. Calls block in threads of their own, few and bounded; each has a time and a size it
+never exceeds. It is imported in such a thread, when the first call is made: that takes half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from nodecpu.errors import LinkError, NodeCpuError
+
+if TYPE_CHECKING:
+    import urllib3
+
+MAX_ANSWER_BYTES: Final = 64 << 20
+MAX_LINE_BYTES: Final = 8 << 20
+"""An event of a watch holds one object, which etcd keeps below 1.5 MiB."""
+
+_PIECE: Final = 1 << 16
+_THREADS: Final = 8
+_SLACK_S: Final = 0.25
+"""How much later than a call's own limits it is given up: those say more of what went wrong."""
+
+_NO_QUERY: Final[Mapping[str, str]] = {}
+
+_T = TypeVar("_T")
+
+
+class ApiError(NodeCpuError):
+    """The API server answered, and not with success. ``status`` is HTTP's, ``reason`` Kubernetes' (``Conflict``)."""
+
+    code = "api"
+
+    def __init__(self, message: str, *, status: int, reason: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+
+    @property
+    def is_transient(self) -> bool:
+        """Return whether the same call may succeed soon: overload, or a server in trouble."""
+        return self.status == 429 or self.status >= 500
+
+
+class Api(Protocol):
+    """The API server. Paths begin with ``/api`` or ``/apis``; all raise ApiError and LinkError."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Return whether the last call was answered, be it with an error; True before the first."""
+        ...
+
+    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, *, timeout_s: float | None = None) -> bytes:
+        """Return an object, or a list of objects; ``timeout_s`` can only shorten what is set for all calls."""
+        ...
+
+    async def send(self, method: str, path: str, body: bytes) -> bytes:
+        """Return the object as it was stored (POST, PUT), or the answer to a DELETE."""
+        ...
+
+    def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch until the server ends it; LinkError after ``silence_s`` without a byte."""
+        ...
+
+
+def api_path(*names: str) -> str:
+    """Return the path made of these names, each quoted: a name from outside stays one name."""
+    return "".join(f"/{quote(name, safe='')}" for name in names)
+
+
+class _Status(msgspec.Struct, frozen=True, kw_only=True):
+    message: str = ""
+    reason: str = ""
+
+
+class KubeClient:
+    """The API server of a kubeconfig: its path, or its content already read."""
+
+    def __init__(self, kubeconfig: Path | Mapping[str, object], *, timeout_s: float) -> None:
+        self._kubeconfig = kubeconfig
+        self._timeout_s = timeout_s
+        self._answering = True
+        self._closed = False
+        self._places = asyncio.Semaphore(_THREADS)
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Return whether the last call was answered, be it with an error; True before the first."""
+        return self._answering
+
+    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, *, timeout_s: float | None = None) -> bytes:
+        """Return an object, or a list of objects; ``timeout_s`` can only shorten what is set for all calls."""
+        limit_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        return await self._ask(lambda: self._call("GET", path, query, b"", limit_s), limit_s + _SLACK_S)
+
+    async def send(self, method: str, path: str, body: bytes) -> bytes:
+        """Return the object as it was stored (POST, PUT), or the answer to a DELETE."""
+        limit_s = self._timeout_s
+        return await self._ask(lambda: self._call(method, path, _NO_QUERY, body, limit_s), limit_s + _SLACK_S)
+
+    async def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch until the server ends it; LinkError after ``silence_s`` without a byte.
+
+        To be closed (``contextlib.aclosing``) by whoever leaves it early.
+        """
+        stream = _Stream(
+            path, lambda: self._connected().open("GET", path, query, connect_s=self._timeout_s, read_s=silence_s)
+        )
+        try:
+            await self._ask(stream.open, self._timeout_s + _SLACK_S)
+            rest = bytearray()
+            while piece := await self._ask(stream.read, None):
+                rest += piece
+                if b"\n" in piece:
+                    *lines, tail = bytes(rest).split(b"\n")
+                    rest = bytearray(tail)
+                    for line in filter(None, lines):
+                        yield line
+                if len(rest) > MAX_LINE_BYTES:
+                    raise LinkError(f"API server: an event of more than {MAX_LINE_BYTES} bytes from {path}")
+        finally:
+            await asyncio.to_thread(stream.close)
+
+    def close(self) -> None:
+        """Close idle connections; no call may follow."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _ask(self, call: Callable[[], _T], limit_s: float | None) -> _T:
+        try:
+            answer = await self._run(call, limit_s)
+        except LinkError:
+            self._answering = False
+            raise
+        except ApiError:
+            self._answering = True
+            raise
+        self._answering = True
+        return answer
+
+    async def _run(self, call: Callable[[], _T], limit_s: float | None) -> _T:
+        """Return what the call returns, made in a thread that does not keep the process from exiting.
+
+        A pool of the standard library would: it joins its threads, and one may hang on a dead peer or name server. A
+        call that is given up keeps its place until its thread is done: there are never more threads than places.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+
+        def deliver(result: _T | None, error: BaseException | None) -> None:
+            self._places.release()
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # None only where _T is
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = call()
+            except BaseException as raised:  # noqa: BLE001 - carried over to the caller
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(deliver, result, error)
+
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._places.acquire()
+                threading.Thread(target=work, name="kube", daemon=True).start()
+                return await future
+        except TimeoutError:
+            raise LinkError(f"API server: no answer within {limit_s:g} s", hint="it is tried again") from None
+
+    def _call(self, method: str, path: str, query: Mapping[str, str], body: bytes, limit_s: float) -> bytes:
+        end = time.monotonic() + limit_s
+        where = f"{method} {path}"
+        connection = self._connected()
+        try:
+            with _translated(where):
+                response = connection.open(method, path, query, body, connect_s=limit_s, read_s=limit_s)
+                answer = _read_all(response, end, where)
+        finally:
+            if self._closed:
+                connection.close()  # given up by its caller, it has just put its connection back
+        if not 200 <= response.status < 300:
+            raise _refused(where, response.status, answer)
+        return answer
+
+    def _connected(self) -> _Connection:
+        with self._lock:
+            if self._connection is None:
+                self._connection = _Connection(self._kubeconfig)
+            return self._connection
+
+
+class _Connection:
+    """What the ``kubernetes`` package makes of a kubeconfig: address, credentials and a pool of connections."""
+
+    def __init__(self, kubeconfig: Path | Mapping[str, object]) -> None:
+        from kubernetes import client, config  # noqa: PLC0415 - slow, and this runs in a thread
+
+        settings = client.Configuration()
+        try:
+            if isinstance(kubeconfig, Path):
+                config.load_kube_config(  # type: ignore[no-untyped-call]
+                    str(kubeconfig), client_configuration=settings, persist_config=False
+                )
+            else:
+                config.load_kube_config_from_dict(  # type: ignore[no-untyped-call]
+                    dict(kubeconfig), client_configuration=settings, persist_config=False
+                )
+        # The package lets out whatever its parsers raise; all of it means the same to us.
+        except Exception as error:
+            where = kubeconfig if isinstance(kubeconfig, Path) else "given"
+            # Words of a parser may quote the file, which holds secrets.
+            told = str(error)[:200] if isinstance(error, config.ConfigException | OSError) else type(error).__name__
+            raise LinkError(
+                f"kubeconfig {where} cannot be used: {told}",
+                hint="[kube] kubeconfig has to name a readable file with cluster, user and context",
+            ) from error
+        settings.connection_pool_maxsize = _THREADS
+        self._settings = settings
+        self._client = client.ApiClient(settings)
+
+    def open(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes = b"", *, connect_s: float, read_s: float
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer with its body still to be read, after one try."""
+        import urllib3  # noqa: PLC0415 - came with kubernetes
+
+        headers = {"Accept": "application/json", "User-Agent": "nodecpu"}
+        if token := self._settings.get_api_key_with_prefix("BearerToken", alias="authorization"):
+            headers["Authorization"] = token
+        if body:
+            headers["Content-Type"] = "application/json"
+        pool: urllib3.PoolManager = self._client.rest_client.pool_manager
+        return pool.request(
+            method,
+            f"{self._settings.host.rstrip('/')}{path}" + (f"?{urlencode(query)}" if query else ""),
+            body=body or None,
+            headers=headers,
+            preload_content=False,
+            retries=False,
+            timeout=urllib3.Timeout(connect=connect_s, read=read_s),
+        )
+
+    def close(self) -> None:
+        """Close idle connections, and those in use when they are given back."""
+        manager: urllib3.PoolManager = self._client.rest_client.pool_manager
+        for key in manager.pools.keys():  # noqa: SIM118 - no mapping: it cannot be iterated
+            if (pool := manager.pools.get(key)) is not None:
+                pool.close()  # clear alone leaves it to the garbage collector
+        manager.clear()
+
+
+class _Stream:
+    """A watch's answer. One thread opens and reads it piece by piece; ``close`` comes from another."""
+
+    def __init__(self, path: str, opener: Callable[[], urllib3.BaseHTTPResponse]) -> None:
+        self._where = f"watch {path}"
+        self._opener = opener
+        self._reading = threading.Lock()
+        self._response: urllib3.BaseHTTPResponse | None = None
+        self._closed = False
+
+    def open(self) -> None:
+        """Ask; ApiError unless the watch was granted."""
+        with _translated(self._where):
+            response = self._response = self._opener()
+            if self._closed:
+                response.close()
+            elif not 200 <= response.status < 300:
+                raise _refused(self._where, response.status, response.read(_PIECE))
+
+    def read(self) -> bytes:
+        """Return what has come, at least one byte; empty at the end."""
+        response = self._response
+        with self._reading, _translated(self._where):
+            return b"" if response is None or self._closed else response.read1(_PIECE)
+
+    def close(self) -> None:
+        """End the stream, whoever waits on it."""
+        self._closed = True
+        response = self._response
+        if response is None:
+            return
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            response.shutdown()  # lets go of a reader; the rest has to wait until it is out
+        with self._reading:
+            response.close()
+
+
+def _read_all(response: urllib3.BaseHTTPResponse, end: float, where: str) -> bytes:
+    """Return the whole body; LinkError if it is too long in time or size. Ends the use of the connection."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while piece := response.read1(_PIECE):
+            pieces.append(piece)
+            size += len(piece)
+            _check_limits(size, end, where)
+    except BaseException:
+        response.close()  # half read: of no use to others
+        raise
+    response.release_conn()
+    return b"".join(pieces)
+
+
+def _check_limits(size: int, end: float, where: str) -> None:
+    if size > MAX_ANSWER_BYTES:
+        raise LinkError(f"API server: {where}: an answer of more than {MAX_ANSWER_BYTES} bytes")
+    if time.monotonic() > end:
+        raise LinkError(f"API server: {where}: the answer takes too long")
+
+
+@contextlib.contextmanager
+def _translated(where: str) -> Iterator[None]:
+    import urllib3  # noqa: PLC0415 - came with kubernetes
+
+    try:
+        yield
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise LinkError(f"API server: {where}: {_cause(error)}", hint="it is tried again") from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return the innermost words of an error: the outer ones hold addresses of objects, which differ each time."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def _refused(where: str, status: int, answer: bytes) -> ApiError:
+    try:
+        told = msgspec.json.decode(answer, type=_Status)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        told = _Status()
+    hint = "grant the right, see docs on access to the cluster" if status in (401, 403) else ""
+    return ApiError(
+        f"API server: {where}: {status} {told.reason or ''}: {told.message[:300]}".rstrip(": "),
+        status=status,
+        reason=told.reason,
+        hint=hint,
+    )

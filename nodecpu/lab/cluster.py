@@ -1,0 +1,141 @@
+"""What the rest of a cluster does to the API objects of one node: scheduler, claim controller, users.
+
+All of it goes straight to the object store; the node's daemon sees it through its watches.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from nodecpu.lab.apiserver import now
+from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
+from nodecpu.lab.objects import CLAIMS, CLASSES, EVENTS, NODES, PODS, SLICES, Key, ObjectStore
+from nodecpu.lab.podspec import claim_names, mcpu, qos_class, with_defaults
+from nodecpu.lab.scheduler import Want, allocate, pool_of
+
+_FINALIZER = "resource.kubernetes.io/delete-protection"
+
+
+class Cluster:
+    """One cluster with one node, and one driver of interest."""
+
+    def __init__(self, store: ObjectStore, *, node_name: str, driver: str) -> None:
+        self.store = store
+        self.node_name = node_name
+        self.driver = driver
+
+    def populate(self) -> None:
+        """Make the Node and the DeviceClass."""
+        made = self.store.create(NODES, "", {"metadata": {"name": self.node_name}, "spec": {}})
+        ready: JsonObject = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        self.store.update(
+            Key(kind=NODES, namespace="", name=self.node_name), made | {"status": {"conditions": [ready]}}, status=True
+        )
+        selector: JsonObject = {"cel": {"expression": f'device.driver == "{self.driver}"'}}
+        self.store.create(CLASSES, "", {"metadata": {"name": self.driver}, "spec": {"selectors": [selector]}})
+
+    def slices(self) -> list[JsonObject]:
+        """Return the driver's slices."""
+        return self.store.find(SLICES, "", f"spec.driver={self.driver}")
+
+    def create_claim(self, namespace: str, name: str, wants: Sequence[Want]) -> JsonObject:
+        """Return a claim, not allocated yet, that asks for amounts of CPUs."""
+        requests: list[JsonObject] = []
+        for want in wants:
+            exactly: JsonObject = {"allocationMode": "ExactCount", "count": 1, "deviceClassName": self.driver}
+            if want.cpus:
+                exactly["capacity"] = {"requests": {f"{self.driver}/cpu": want.cpus}}
+            requests.append({"name": want.request, "exactly": exactly})
+        body: JsonObject = {"metadata": {"name": name}, "spec": {"devices": {"requests": list(requests)}}}
+        return self.store.create(CLAIMS, namespace, body)
+
+    def allocate(self, namespace: str, name: str, wants: Sequence[Want]) -> JsonObject:
+        """Return a claim after the scheduler has allocated it. Raises Unschedulable."""
+        key = Key(kind=CLAIMS, namespace=namespace, name=name)
+        claim = self.store.get(key)
+        others = [
+            one for one in self.store.find(CLAIMS) if text(one, "metadata", "uid") != text(claim, "metadata", "uid")
+        ]
+        pool = pool_of(self.slices(), self.driver, self.node_name)
+        allocation = allocate(pool, others, wants, now=now())
+        metadata: JsonObject = node(claim, "metadata") | {"finalizers": [_FINALIZER]}
+        claim = self.store.update(key, claim | {"metadata": metadata})
+        return self.store.update(key, claim | {"status": {"allocation": allocation}}, status=True)
+
+    def deallocate(self, namespace: str, name: str) -> None:
+        """Clear a claim's status and finalizer, as the claim controller does after the last pod."""
+        key = Key(kind=CLAIMS, namespace=namespace, name=name)
+        claim = self.store.update(key, self.store.get(key) | {"status": {}}, status=True)
+        metadata = node(claim, "metadata")
+        metadata.pop("finalizers", None)
+        self.store.update(key, claim | {"metadata": metadata})
+
+    def delete_claim(self, namespace: str, name: str) -> None:
+        """Delete a claim, finalizer or not."""
+        self.store.remove(Key(kind=CLAIMS, namespace=namespace, name=name))
+
+    def create_pod(self, namespace: str, name: str, spec: JsonObject, annotations: JsonObject) -> JsonObject:
+        """Return a pod bound to the node, its claims reserved for it."""
+        spec = with_defaults(spec) | {"nodeName": self.node_name, "restartPolicy": "Always"}
+        metadata: JsonObject = {"name": name, "annotations": annotations}
+        pod = self.store.create(PODS, namespace, {"metadata": metadata, "spec": spec})
+        key = Key(kind=PODS, namespace=namespace, name=name)
+        pod = self.store.update(key, pod | {"status": {"phase": "Pending", "qosClass": qos_class(spec)}}, status=True)
+        for claim in claim_names(pod).values():
+            self.reserve(namespace, claim, name, text(pod, "metadata", "uid"))
+        return pod
+
+    def reserve(self, namespace: str, claim: str, pod: str, pod_uid: str) -> None:
+        """Note in a claim's status that a pod may use it."""
+        user: JsonObject = {"resource": "pods", "name": pod, "uid": pod_uid}
+        self._set_users(namespace, claim, [*self._users(namespace, claim), user])
+
+    def release(self, namespace: str, claim: str, pod_uid: str) -> None:
+        """Take a pod out of a claim's status; after the last one the claim is deallocated."""
+        left = [user for user in self._users(namespace, claim) if text(user, "uid") != pod_uid]
+        self._set_users(namespace, claim, left)
+        if not left:
+            self.deallocate(namespace, claim)
+
+    def resize(self, namespace: str, name: str, container: str, resources: JsonObject) -> JsonObject:
+        """Return a pod after a container's resources were changed in its spec, as the resize subresource does."""
+        key = Key(kind=PODS, namespace=namespace, name=name)
+        pod = self.store.get(key)
+        containers = nodes(pod, "spec", "containers")
+        for one in containers:
+            if text(one, "name") == container:
+                one["resources"] = node(one, "resources") | resources
+        spec: JsonObject = node(pod, "spec") | {"containers": list(containers)}
+        return self.store.update(key, pod | {"spec": spec})
+
+    def note_event(self, pod: JsonObject, reason: str, message: str) -> None:
+        """Write an event about a pod, as the kubelet does."""
+        namespace, name = text(pod, "metadata", "namespace"), text(pod, "metadata", "name")
+        about: JsonObject = {"kind": "Pod", "namespace": namespace, "name": name, "uid": text(pod, "metadata", "uid")}
+        body: JsonObject = {
+            "metadata": {"name": f"{name}.{uuid.uuid4().hex[:16]}"},
+            "involvedObject": about,
+            "reason": reason,
+            "message": message,
+            "type": "Warning",
+        }
+        self.store.create(EVENTS, namespace, body)
+
+    def capacities(self) -> dict[str, int]:
+        """Return the CPUs that each published device offers."""
+        key = f"{self.driver}/cpu"
+        return {
+            text(device, "name"): mcpu(leaf(device, "capacity", key, "value")) // 1000
+            for one in self.slices()
+            for device in nodes(one, "spec", "devices")
+        }
+
+    def _users(self, namespace: str, claim: str) -> list[JsonObject]:
+        return nodes(self.store.get(Key(kind=CLAIMS, namespace=namespace, name=claim)), "status", "reservedFor")
+
+    def _set_users(self, namespace: str, claim: str, users: Sequence[JsonObject]) -> None:
+        key = Key(kind=CLAIMS, namespace=namespace, name=claim)
+        old = self.store.get(key)
+        reserved: list[Json] = list(users)
+        self.store.update(key, old | {"status": node(old, "status") | {"reservedFor": reserved}}, status=True)

@@ -1,0 +1,145 @@
+"""The verbs that a scenario's steps may use, as one table (pure): the parser, the help and the player go by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+STEP_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One key that a verb takes; ``kinds`` are the types of its value."""
+
+    kinds: tuple[type, ...]
+    help: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """What a step can do. ``words`` are the values allowed, none: a name; ``options`` beside those of every step."""
+
+    help: str
+    words: tuple[str, ...] = ()
+    of: str = ""
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+def _options(**options: tuple[tuple[type, ...], str]) -> Mapping[str, Option]:
+    return MappingProxyType({name: Option(kinds=kinds, help=text) for name, (kinds, text) in options.items()})
+
+
+PATIENCE: Final = 5
+"""How often the kubelet tries unless a failure is wanted: a pod not seen yet by the daemon is refused retryably."""
+
+_TEXT: Final = (str,)
+_ERROR: Final = (_TEXT, "the step must fail, with this in the message")
+_TRIES: Final = ((int,), f"how often the kubelet tries ({PATIENCE}; 1 with error)")
+_CPUS: Final = (_TEXT, "CPUs, exactly")
+
+COMMON: Final = _options(
+    say=(_TEXT, "a sentence printed above the step"),
+    within_s=((int, float), f"how long what is expected may take ({STEP_TIMEOUT_S:g})"),
+)
+VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
+    {
+        "daemon": Verb(
+            help="start, stop (SIGTERM), kill (SIGKILL) or restart the daemon",
+            words=("start", "stop", "kill", "restart"),
+            options=_options(wait=((bool,), "wait until it is registered and has published (true)")),
+        ),
+        "runtime": Verb(help="start, stop or restart the runtime", words=("start", "stop", "restart", "drop")),
+        "kubelet": Verb(help="start, stop or restart the kubelet", words=("start", "stop", "restart")),
+        "api": Verb(
+            help="start, stop, or restart the API server, break its connections, forget its history, heal its faults",
+            words=("start", "stop", "restart", "break", "forget", "heal"),
+        ),
+        "fault": Verb(
+            help='let "VERB PLURAL" calls to the API server go wrong',
+            options=_options(
+                status=((int,), "HTTP status answered"),
+                delay_s=((int, float), "wait first"),
+                drop=((list,), "paths lost on writing"),
+                close=((bool,), "end the connection"),
+                times=((int,), "how often (-1: until healed)"),
+            ),
+        ),
+        "claim": Verb(help="create a claim and have it allocated", of="claims", options=_options(error=_ERROR)),
+        "reallocate": Verb(
+            help="deallocate a claim and allocate it with other results",
+            of="claims",
+            options=_options(results=((list,), "as in [claims]"), error=_ERROR),
+        ),
+        "delete": Verb(help="delete a claim's object whatever uses it", of="claims"),
+        "prepare": Verb(
+            help="have a claim prepared as for a pod, without a pod",
+            of="claims",
+            options=_options(cpus=_CPUS, error=_ERROR, again=((bool,), "though it is prepared already")),
+        ),
+        "unprepare": Verb(help="have a claim unprepared", options=_options(error=_ERROR)),
+        "start": Verb(
+            help="create a pod and start it: prepare, sandbox, containers",
+            of="pods",
+            options=_options(error=_ERROR, tries=_TRIES, prepares=((int,), "prepare calls made, exactly")),
+        ),
+        "sandbox": Verb(
+            help="create a pod, prepare, make its sandbox, no container",
+            of="pods",
+            options=_options(error=_ERROR, tries=_TRIES),
+        ),
+        "run": Verb(
+            help="create and start one container of a pod", of="pods", options=_options(error=_ERROR, tries=_TRIES)
+        ),
+        "crash": Verb(
+            help="kill a container's process; the kubelet makes a new container",
+            of="pods",
+            options=_options(late=((bool,), "the stop event comes after the new container")),
+        ),
+        "end": Verb(
+            help="let a container's process end and tell of it",
+            of="pods",
+            options=_options(told=((bool,), "whether plugins are told (true)")),
+        ),
+        "resize": Verb(
+            help="change a container's CPU request and limit in place",
+            of="pods",
+            options=_options(cpu=(_TEXT, "request"), cpu_limit=(_TEXT, "limit"), error=_ERROR),
+        ),
+        "stop": Verb(help="delete a pod and see it off", of="pods", options=_options(error=_ERROR, tries=_TRIES)),
+        "lose": Verb(help="delete a claim's CDI spec file", of="claims"),
+        "mark": Verb(help="remember how often each cpuset was written", words=("writes",)),
+        "see": Verb(
+            help="look at a container",
+            of="pods",
+            options=_options(
+                cpus=_CPUS,
+                mems=(_TEXT, "memory nodes, exactly"),
+                within=(_TEXT, "CPUs that hold its own"),
+                size=((int,), "how many CPUs"),
+                shares=((int,), "CPU shares"),
+                quota_us=((int,), "CFS quota, -1 for none"),
+                unwritten=((bool,), "its cpuset was not written since the mark"),
+            ),
+        ),
+        "see_claim": Verb(
+            help="look at a claim's CDI spec",
+            of="claims",
+            options=_options(cpus=_CPUS, spec=((bool,), "whether there is one")),
+        ),
+        "see_devices": Verb(help="compare the published capacities with a table device = CPUs"),
+        "see_unwritten": Verb(help="no cpuset of a running container was written since the mark", words=("all",)),
+        "see_log": Verb(
+            help="look for text in the daemon's log", options=_options(times=((int,), "at least so often (1)"))
+        ),
+        "see_event": Verb(
+            help="look for text in a pod's events", of="pods", options=_options(text=(_TEXT, "part of the message"))
+        ),
+        "see_state": Verb(
+            help="look at a value of `nodecpu status --json`, by its path",
+            options=_options(value=((int, float, str, bool), "the value"), at_least=((int, float), "a bound")),
+        ),
+    }
+)

@@ -1,0 +1,110 @@
+"""What each container was seen to run on, and what is still to reach it (pure; R7).
+
+Sent is not applied: a later plugin, a validator or a failing update can discard what we say. So a wish stays pending,
+and rides on every reply, until its cgroup was read back. A container whose cpuset is right is never written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.ids import ContainerID
+from nodecpu.policy.plan import Placement, Update
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A cpuset as it was read back, or as the runtime reported it where nothing can be read."""
+
+    cpus: CpuSet
+    mems: NodeSet
+
+
+class Pending:
+    """Wishes by container id. ``due`` are those for the next reply; a container being created is not due yet."""
+
+    def __init__(self) -> None:
+        self._seen: dict[ContainerID, Seen] = {}
+        self._wanted: dict[ContainerID, Placement] = {}
+        self._created: dict[ContainerID, Placement] = {}
+        self._untold: dict[ContainerID, Placement] = {}
+
+    @property
+    def open(self) -> Mapping[ContainerID, Placement]:
+        """All wishes that were not seen to be fulfilled, those of containers being created included."""
+        return {**self._created, **self._wanted}
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether any wish was not seen to be fulfilled."""
+        return bool(self._wanted or self._created)
+
+    def seen(self, container_id: ContainerID) -> Seen | None:
+        """Return what a container was last seen to run on."""
+        return self._seen.get(container_id)
+
+    def create(self, container_id: ContainerID, placement: Placement) -> None:
+        """Note what a container is being created with; due only if it is then seen to have something else."""
+        self._wanted.pop(container_id, None)
+        self._created[container_id] = placement
+
+    def want(self, update: Update) -> None:
+        """Note where a container is to run; nothing is to be done if it was seen to run there."""
+        container_id = update.container_id
+        if container_id in self._created:
+            if self._created[container_id] == update.placement:
+                return
+            del self._created[container_id]
+        if fulfils(self._seen.get(container_id), update.placement):
+            self._wanted.pop(container_id, None)
+        else:
+            self._wanted[container_id] = update.placement
+
+    def see(self, container_id: ContainerID, seen: Seen, wanted: Placement | None) -> bool:
+        """Note what a container runs on; return whether that is what it should. ``wanted`` is by the books."""
+        self._seen[container_id] = seen
+        self._created.pop(container_id, None)
+        if wanted is None or fulfils(seen, wanted):
+            self._wanted.pop(container_id, None)
+            return True
+        self._wanted[container_id] = wanted
+        return False
+
+    def repeat(self, container_id: ContainerID, placement: Placement) -> None:
+        """Have the next reply carry what was written to the cgroup past the runtime, for the runtime's own record."""
+        self._untold[container_id] = placement
+
+    def replied(self) -> None:
+        """Note that a reply carried what was due."""
+        self._untold.clear()
+
+    def settle(self, container_id: ContainerID) -> None:
+        """Take a wish for fulfilled: its cgroup cannot be read and never will be."""
+        placement = self._wanted.pop(container_id, None) or self._created.pop(container_id, None)
+        if placement is not None:
+            self._seen[container_id] = Seen(cpus=placement.cpus, mems=placement.mems)
+
+    def forget(self, container_id: ContainerID) -> None:
+        """Drop a container that is gone."""
+        self._seen.pop(container_id, None)
+        self._wanted.pop(container_id, None)
+        self._created.pop(container_id, None)
+        self._untold.pop(container_id, None)
+
+    def due(self, *, besides: ContainerID | None = None) -> tuple[Update, ...]:
+        """Return the updates for a reply, in order of container id; not for the container that the request is about."""
+        if not self._wanted and not self._untold:
+            return ()
+        wishes = {**self._untold, **self._wanted}
+        return tuple(
+            Update(container_id=container_id, placement=wishes[container_id])
+            for container_id in sorted(wishes)
+            if container_id != besides
+        )
+
+
+def fulfils(seen: Seen | None, wanted: Placement) -> bool:
+    """Return whether a container runs where it should; memory nodes count only where we set them."""
+    return seen is not None and seen.cpus == wanted.cpus and (not wanted.mems or seen.mems == wanted.mems)

@@ -1,0 +1,100 @@
+"""The containers database (shell): grants, links and pods as last seen, on a file system that a reboot empties.
+
+Committed inline and never synced: a commit costs microseconds and survives kill -9, which is all it has to survive. A
+boot id that is not today's means that the file outlived its containers: it is emptied (T7).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from nodecpu.errors import StateError
+from nodecpu.ids import PodUID
+from nodecpu.policy.facts import PodSpec
+from nodecpu.policy.grants import ContainerGrant
+from nodecpu.policy.plan import Change
+from nodecpu.store.database import open_database
+from nodecpu.store.rows import from_row, to_row
+
+MIGRATIONS = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE containers (id TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE pods (uid TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID",
+)
+
+
+class ContainerStore:
+    """Container grants and pods by id. Every method raises StateError if the file fails."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db = open_database(path, migrations=MIGRATIONS, synced=False)
+
+    def load(self, boot_id: str) -> tuple[tuple[ContainerGrant, ...], tuple[PodSpec, ...]]:
+        """Return all grants and pods of this boot; what is left of another boot is dropped."""
+        with _failing(self._path):
+            found = self._db.execute("SELECT value FROM meta WHERE key = 'boot_id'").fetchone()
+            if found != (boot_id,):
+                self._db.execute("BEGIN")
+                self._db.execute("DELETE FROM containers")
+                self._db.execute("DELETE FROM pods")
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('boot_id', ?)", (boot_id,))
+                self._db.execute("COMMIT")
+            containers = self._db.execute("SELECT id, row FROM containers ORDER BY id").fetchall()
+            pods = self._db.execute("SELECT uid, row FROM pods ORDER BY uid").fetchall()
+        return (
+            tuple(from_row(ContainerGrant, f"container {key}", row) for key, row in containers),
+            tuple(from_row(PodSpec, f"pod {key}", row) for key, row in pods),
+        )
+
+    def commit(self, change: Change) -> None:
+        """Write the containers of a change, all or nothing; without any nothing is written."""
+        if not change.put_containers and not change.drop_containers:
+            return
+        puts = [(grant.id, to_row(grant)) for grant in change.put_containers]
+        drops = [(container_id,) for container_id in change.drop_containers]
+        with _failing(self._path):
+            if len(puts) == 1 and not drops:
+                self._db.execute("INSERT OR REPLACE INTO containers VALUES (?, ?)", puts[0])
+            else:
+                self._all_or_nothing("DELETE FROM containers WHERE id = ?", drops, "containers", puts)
+
+    def commit_pods(self, puts: Iterable[PodSpec], drops: Iterable[PodUID]) -> None:
+        """Write pods, all or nothing."""
+        rows = [(pod.uid, to_row(pod)) for pod in puts]
+        with _failing(self._path):
+            self._all_or_nothing("DELETE FROM pods WHERE uid = ?", [(uid,) for uid in drops], "pods", rows)
+
+    def _all_or_nothing(
+        self, drop: str, drops: Sequence[tuple[str]], table: str, rows: Sequence[tuple[str, bytes]]
+    ) -> None:
+        self._db.execute("BEGIN")
+        try:
+            self._db.executemany(drop, drops)
+            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
+        except sqlite3.Error:
+            self._db.execute("ROLLBACK")
+            raise
+
+    def close(self) -> None:
+        """Close the file; what was committed stays."""
+        self._db.close()
+
+
+class _failing:  # noqa: N801 - reads as a word in a with statement
+    """Translate SQLite's errors."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, err: BaseException | None, trace: object) -> None:
+        if isinstance(err, sqlite3.Error):
+            raise StateError(
+                f"the database {self._path} failed: {err}", hint="check the file system: full, read-only?"
+            ) from err

@@ -1,0 +1,177 @@
+"""The daemon as a process: what it tells systemd, what signals do, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nodecpu.lab.machine import parse_machine, write_machine
+
+PATIENCE_S = 30.0
+
+
+class Systemd:
+    """The receiving end of sd_notify."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "notify"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.path))
+        self._socket.settimeout(PATIENCE_S)
+
+    def wait_for(self, start: str) -> str:
+        """Return the next message that begins with ``start``; others before it are dropped."""
+        while True:
+            message = self._socket.recv(4096).decode()
+            if message.startswith(start):
+                return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Place:
+    """A machine and a configuration in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        write_machine(parse_machine("1 socket, 2 nodes, 2 cores, 2 threads"), directory)
+        (directory / "cgroup").mkdir()
+        self.config = directory / "nodecpu.toml"
+        self.configure()
+
+    def configure(self, extra: str = "") -> None:
+        names = {"root": "", "cgroup": "cgroup", "cdi": "cdi", "kubelet": "kubelet", "state": "state", "run": "run"}
+        paths = "\n".join(f'{key} = "{self.directory / name}"' for key, name in names.items())
+        text = f'[paths]\n{paths}\n[nri]\nsocket = "{self.directory}/nri.sock"\n[kube]\nenabled = false\n{extra}'
+        self.config.write_text(text)
+
+    @contextmanager
+    def daemon(self, **environment: str) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-m", "nodecpu", "daemon", "--config", str(self.config)]
+        env = {**os.environ, **environment}
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    @property
+    def sockets(self) -> list[str]:
+        found = (path for path in self.directory.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode))
+        return sorted(str(path.relative_to(self.directory)) for path in found)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory(prefix="nodecpu-") as directory:  # short: sockets have short paths
+        yield Place(Path(directory))
+
+
+@pytest.fixture
+def systemd(place: Place) -> Iterator[Systemd]:
+    made = Systemd(place.directory)
+    yield made
+    made.close()
+
+
+def test_ready_is_told_when_the_sockets_are_bound_and_without_runtime_or_kubelet(
+    place: Place, systemd: Systemd
+) -> None:
+    """D5: READY does not wait for anybody else; the status line says what is away."""
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)):
+        systemd.wait_for("READY=1")
+        assert "runtime away, kubelet away, API server off; 0 claims" in systemd.wait_for("STATUS=")
+        assert place.sockets == [
+            "kubelet/plugins/dra.cpu/dra.sock",
+            "kubelet/plugins_registry/dra.cpu-reg.sock",
+            "notify",
+            "run/admin.sock",
+        ]
+
+
+def test_sigterm_ends_with_0_and_removes_the_daemons_sockets(place: Place, systemd: Systemd) -> None:
+    """R5."""
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+        systemd.wait_for("READY=1")
+        process.send_signal(signal.SIGTERM)
+        systemd.wait_for("STOPPING=1")
+        assert process.wait(PATIENCE_S) == 0
+    assert place.sockets == ["notify"]
+
+
+def test_sighup_reloads_what_can_change_and_names_what_cannot(place: Place, systemd: Systemd) -> None:
+    """R3 (reload), style 2.9: parsed in full, then swapped."""
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+        systemd.wait_for("READY=1")
+        place.configure('[claims]\nsharing = "pod"\n[policy]\nreserved = "0"\n')
+        process.send_signal(signal.SIGHUP)
+        assert "MONOTONIC_USEC=" in systemd.wait_for("RELOADING=1")
+        systemd.wait_for("READY=1")
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    assert 'state="claims.sharing: \\"allow\\" -> \\"pod\\", applied"' in said
+    assert 'state="policy.reserved: \\"\\" -> \\"0\\", needs a restart"' in said
+
+
+def test_a_bad_file_at_reload_changes_nothing(place: Place, systemd: Systemd) -> None:
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+        systemd.wait_for("READY=1")
+        place.configure('[claims]\nsharing = "everybody"\n')
+        process.send_signal(signal.SIGHUP)
+        systemd.wait_for("RELOADING=1")
+        systemd.wait_for("READY=1")
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert "configuration not reloaded, the old one stays" in process.communicate(timeout=PATIENCE_S)[1]
+        assert process.returncode == 0
+
+
+def test_the_watchdog_is_fed(place: Place, systemd: Systemd) -> None:
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path), WATCHDOG_USEC="200000"):
+        for _ in range(3):
+            systemd.wait_for("WATCHDOG=1")
+
+
+def test_a_wrong_configuration_ends_with_78_and_all_mistakes(place: Place) -> None:
+    place.configure('[policy]\nreserve = "0"\nmode = "round"\n[claims]\nwait_s = "long"\n')
+    with place.daemon() as process:
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 78
+    for part in ("policy.reserve", "policy.mode", "claims.wait_s"):
+        assert part in said
+    assert "Traceback" not in said
+
+
+def test_a_second_daemon_is_refused_without_disturbing_the_first(place: Place, systemd: Systemd) -> None:
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as first:
+        systemd.wait_for("READY=1")
+        before = place.sockets
+        with place.daemon() as second:
+            said = second.communicate(timeout=PATIENCE_S)[1]
+        assert second.returncode == 1
+        assert "another nodecpu daemon runs on this node" in said
+        assert place.sockets == before
+        assert first.poll() is None
+
+
+def test_a_socket_path_that_is_too_long_is_named_without_a_traceback(place: Place) -> None:
+    """U83."""
+    text = place.config.read_text().replace('kubelet"', f'kubelet/{"x" * 100}"')
+    place.config.write_text(text)
+    with place.daemon() as process:
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 1
+    assert "Linux allows 107" in said
+    assert "Traceback" not in said

@@ -1,0 +1,349 @@
+"""Client, claims and pods against an API server over HTTP (N1, C1, C7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from nodecpu.errors import BadRequest, LinkError, NotReady
+from nodecpu.ids import ClaimUID, PodUID
+from nodecpu.kube.claims import ClaimReader
+from nodecpu.kube.client import ApiError, KubeClient, api_path
+from nodecpu.kube.pods import PodWatch
+from nodecpu.lab.apiserver import Fault
+from nodecpu.lab.objects import PODS, Key
+from nodecpu.policy.facts import PodSpec
+from tests.apiserver import CLAIMS, Cluster, cluster, kubeconfig
+from tests.kubelet import run, until
+from tests.support import shared_data
+
+SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+class Pods:
+    """Keeps pods as the service does."""
+
+    def __init__(self) -> None:
+        self.known: dict[PodUID, PodSpec] = {}
+        self.lists = 0
+
+    def pods_listed(self, pods: Sequence[PodSpec]) -> None:
+        self.known = {pod.uid: pod for pod in pods}
+        self.lists += 1
+
+    def pod_seen(self, pod: PodSpec) -> None:
+        self.known[pod.uid] = pod
+
+    def pod_gone(self, uid: PodUID) -> None:
+        self.known.pop(uid, None)
+
+    def names(self) -> set[str]:
+        return {pod.name for pod in self.known.values()}
+
+
+def add_pod(one: Cluster, name: str, *, node: str = "node1", containers: object = ()) -> Key:
+    one.server.store.create(
+        PODS,
+        "shop",
+        json.loads(json.dumps({"metadata": {"name": name}, "spec": {"nodeName": node, "containers": containers}})),
+    )
+    return Key(kind=PODS, namespace="shop", name=name)
+
+
+@asynccontextmanager
+async def followed(one: Cluster) -> AsyncIterator[Pods]:
+    pods = Pods()
+    task = asyncio.create_task(PodWatch(one.client, node="node1", sink=pods, wait_s=0.01).run())
+    try:
+        await until(lambda: pods.lists > 0)
+        yield pods
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def watch_to_the_end(client: KubeClient, *, silence_s: float) -> None:
+    async with aclosing(client.watch(SLICES_PATH, {"watch": "true"}, silence_s=silence_s)) as lines:
+        async for _ in lines:
+            pass
+
+
+def test_answers_and_errors_are_told_apart() -> None:
+    async def test() -> None:
+        async with cluster() as one:
+            assert json.loads(await one.client.get(SLICES_PATH))["items"] == []
+            with pytest.raises(ApiError, match='resourceslices "x" not found') as refused:
+                await one.client.get(f"{SLICES_PATH}/x")
+            assert (refused.value.status, refused.value.reason, refused.value.is_transient) == (404, "NotFound", False)
+            one.server.add_fault(Fault(status=503, times=1))
+            with pytest.raises(ApiError) as refused:
+                await one.client.get(SLICES_PATH)
+            assert refused.value.is_transient
+            answering = [one.client.is_answering]
+            one.server.add_fault(Fault(close=True, times=1))
+            with pytest.raises(LinkError, match="RemoteDisconnected"):
+                await one.client.get(SLICES_PATH)
+            answering.append(one.client.is_answering)
+            assert await one.client.get(SLICES_PATH)
+            answering.append(one.client.is_answering)
+            assert answering == [True, False, True]
+            await one.server.stop()
+            with pytest.raises(LinkError, match="Connection refused"):
+                await one.client.get(SLICES_PATH)
+
+    run(test)
+
+
+def test_answer_that_does_not_come_is_given_up() -> None:
+    """C7: each try is bounded."""
+
+    async def test() -> None:
+        async with cluster(timeout_s=0.2) as one:
+            assert await one.client.get(SLICES_PATH)
+            one.server.add_fault(Fault(delay_s=3, times=1))
+            with pytest.raises(LinkError, match="timed out"):
+                await one.client.get(SLICES_PATH)
+            one.server.add_fault(Fault(delay_s=3, times=1))
+            with pytest.raises(LinkError):
+                await one.client.get(SLICES_PATH, timeout_s=0.05)
+
+    run(test)
+
+
+def test_hanging_calls_are_bounded_in_number_and_time() -> None:
+    """C7: what waits for a place gives up in time too, and the places come back."""
+
+    async def test() -> None:
+        async with cluster(timeout_s=0.2) as one:
+            assert await one.client.get(SLICES_PATH)
+            one.server.add_fault(Fault(delay_s=0.6))
+            calls = [asyncio.create_task(one.client.get(SLICES_PATH)) for _ in range(30)]
+            done, _ = await asyncio.wait(calls, timeout=3)
+            assert len(done) == 30
+            assert all(isinstance(call.exception(), LinkError) for call in done)
+            assert sum(thread.name == "kube" for thread in threading.enumerate()) <= 8
+            one.server.clear_faults()
+            await until(lambda: not any(thread.name == "kube" for thread in threading.enumerate()))
+            assert await one.client.get(SLICES_PATH)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+    ],
+    ids=["nothing", "other protocol", "short", "bad chunk", "cut chunk", "many headers"],
+)
+def test_what_is_no_answer_is_a_link_error(answer: bytes) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async def test() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=1)
+        with pytest.raises(LinkError, match="API server: "):
+            await client.get(SLICES_PATH)
+        with pytest.raises(LinkError, match="API server: "):
+            await watch_to_the_end(client, silence_s=1)
+        client.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
+def test_endless_event_is_given_up() -> None:
+    """Memory stays bounded whatever the server sends."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        with suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(b"x" * (1 << 18))
+                await writer.drain()
+        writer.transport.abort()
+
+    async def test() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=5)
+        with pytest.raises(LinkError, match="an event of more than"):
+            await watch_to_the_end(client, silence_s=5)
+        client.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
+def test_name_from_outside_stays_one_name() -> None:
+    assert api_path("namespaces", "a/../b?c", "ü") == "/namespaces/a%2F..%2Fb%3Fc/%C3%BC"
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{", "apiVersion: v1"])
+def test_unusable_kubeconfig_is_named(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+
+    async def test() -> None:
+        client = KubeClient(path, timeout_s=1)
+        with pytest.raises(LinkError, match=rf"kubeconfig {path} cannot be used"):
+            await client.get(SLICES_PATH)
+
+    run(test)
+
+
+def test_kubeconfig_may_be_a_file_and_may_come_late(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster() as one:
+            path = tmp_path / "kubeconfig"
+            client = KubeClient(path, timeout_s=5)
+            with pytest.raises(LinkError, match="cannot be used"):
+                await client.get(SLICES_PATH)
+            path.write_text(json.dumps(kubeconfig(one.server.url)))
+            assert await client.get(SLICES_PATH)
+            client.close()
+
+    run(test)
+
+
+def test_watch_that_is_left_ends_at_once() -> None:
+    async def test() -> None:
+        async with cluster() as one:
+            query = {"watch": "true", "fieldSelector": "spec.nodeName=node1"}
+            async with aclosing(one.client.watch("/api/v1/pods", query, silence_s=60)) as lines:
+                add_pod(one, "a")
+                assert json.loads(await anext(aiter(lines)))["type"] == "ADDED"
+            with pytest.raises(LinkError):
+                async with aclosing(
+                    one.client.watch("/api/v1/pods", query | {"resourceVersion": "999"}, silence_s=0.1)
+                ) as w:
+                    await anext(aiter(w))
+
+    run(test)
+
+
+def test_claim_is_read() -> None:
+    """C1, with the claim recorded from a real API server."""
+    recorded = json.loads(shared_data("wire", "api", "claim-c1-allocated-p1.json").read_text())
+
+    async def test() -> None:
+        async with cluster() as one:
+            reader = ClaimReader(one.client, driver="rec.example")
+            with pytest.raises(BadRequest, match="claim default/c1: does not exist"):
+                await reader.fetch(ClaimUID("u"), "default", "c1", timeout_s=5)
+            stored = one.server.store.create(CLAIMS, "default", recorded)
+            key = Key(kind=CLAIMS, namespace="default", name="c1")
+            uid = ClaimUID(json.loads(json.dumps(stored))["metadata"]["uid"])
+            with pytest.raises(BadRequest, match="not allocated"):
+                await reader.fetch(uid, "default", "c1", timeout_s=5)
+            one.server.store.patch(key, {"status": recorded["status"]}, status=True)
+            claim = await reader.fetch(uid, "default", "c1", timeout_s=5)
+            assert [(r.device, r.cpus) for r in claim.results] == [("dev0", 2)]
+            with pytest.raises(BadRequest, match="its UID is"):
+                await reader.fetch(ClaimUID("another"), "default", "c1", timeout_s=5)
+
+    run(test)
+
+
+@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=403), Fault(status=429), Fault(close=True)])
+def test_api_server_in_trouble_is_worth_another_try(fault: Fault) -> None:
+    """C7: what can come right soon is told apart from what cannot."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(fault)
+            reader = ClaimReader(one.client, driver="dra.cpu")
+            with pytest.raises(NotReady, match="claim shop/web: cannot be read"):
+                await reader.fetch(ClaimUID("u"), "shop", "web", timeout_s=5)
+            assert reader.is_answering is not fault.close
+
+    run(test)
+
+
+def test_pods_of_this_node_are_followed() -> None:
+    """N1."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            add_pod(one, "before")
+            add_pod(one, "elsewhere", node="node2")
+            async with followed(one) as pods:
+                assert pods.names() == {"before"}
+                key = add_pod(one, "after")
+                add_pod(one, "elsewhere-too", node="node2")
+                await until(lambda: pods.names() == {"before", "after"})
+                one.server.store.patch(key, {"metadata": {"annotations": {"a": "b"}}})
+                await until(lambda: any(pod.annotations == {"a": "b"} for pod in pods.known.values()))
+                one.server.store.remove(key)
+                await until(lambda: pods.names() == {"before"})
+
+    run(test)
+
+
+def test_pods_are_in_step_again_after_the_server_was_away() -> None:
+    """N1: broken connections, an outage, and a server that has forgotten where we were."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            gone = add_pod(one, "gone")
+            async with followed(one) as pods:
+                await one.server.break_connections()
+                add_pod(one, "b")
+                await until(lambda: pods.names() == {"gone", "b"})
+                assert pods.lists == 1
+                await one.server.stop()
+                one.server.store.remove(gone)
+                add_pod(one, "c")
+                one.server.store.forget()
+                await one.restart()
+                await until(lambda: pods.names() == {"b", "c"})
+                assert pods.lists == 2
+
+    run(test)
+
+
+def test_api_server_may_come_after_us() -> None:
+    """N1."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            add_pod(one, "a")
+            one.server.add_fault(Fault(status=500, times=3))
+            async with followed(one) as pods:
+                assert pods.names() == {"a"}
+
+    run(test)
+
+
+def test_pod_that_cannot_be_read_does_not_hide_the_others() -> None:
+    async def test() -> None:
+        async with cluster() as one:
+            add_pod(one, "bad", containers=[{"name": 7}])
+            add_pod(one, "good", containers=[{"name": "c"}])
+            async with followed(one) as pods:
+                assert pods.names() == {"good"}
+                add_pod(one, "worse", containers="no")
+                add_pod(one, "fine")
+                await until(lambda: pods.names() == {"good", "fine"})
+
+    run(test)

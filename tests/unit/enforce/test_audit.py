@@ -1,0 +1,156 @@
+"""The audit brings about what no reply will, by the right means, and leaves alone what is right."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.enforce.audit import Audit
+from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.policy.facts import ContainerState
+from nodecpu.policy.plan import Update
+from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+
+NODE_2 = "cpudevnuma002"
+C1 = "/kubepods/c1"
+
+
+class Kernel(Cgroups):
+    """A cgroup tree whose effective sets follow what is written; ``changed`` is set then."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.root = root
+        self.changed = asyncio.Event()
+
+    def write(self, cgroups_path: str, cpus: CpuSet, mems: NodeSet) -> bool:
+        taken = super().write(cgroups_path, cpus, mems)
+        self.become(cgroups_path, cpus)
+        return taken
+
+    def become(self, cgroups_path: str, cpus: CpuSet) -> None:
+        where = self.root / cgroups_path.lstrip("/")
+        where.mkdir(parents=True, exist_ok=True)
+        (where / "cpuset.cpus.effective").write_text(str(cpus))
+        (where / "cpuset.mems.effective").write_text("2")
+        self.changed.set()
+
+    def written(self, cgroups_path: str) -> str | None:
+        path = self.root / cgroups_path.lstrip("/") / "cpuset.cpus"
+        return path.read_text() if path.exists() else None
+
+
+class Unasked:
+    """A runtime that takes updates which answer no request, or does not."""
+
+    def __init__(self, kernel: Kernel | None) -> None:
+        self._kernel = kernel
+        self.sent: list[Update] = []
+
+    async def update(self, update: Update) -> bool:
+        self.sent.append(update)
+        if self._kernel is not None:
+            self._kernel.become(f"/kubepods/{update.container_id}", update.placement.cpus)
+        return self._kernel is not None
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made, directory = scene_in_memory()
+    with directory:
+        (made.directory / "cgroup" / "cgroup.controllers").write_text("cpuset\n")
+        yield made
+
+
+Story = Callable[[Node, Audit, Kernel, Unasked], Awaitable[None]]
+
+
+def play(scene: Scene, story: Story, *, is_safe: bool = False, period_s: float = 30.0) -> None:
+    """Run a story on a node whose one container, c1, runs on 10-11 of node 2 since a claim has 8-9."""
+
+    async def whole() -> None:
+        node = scene.boot()
+        kernel = Kernel(scene.directory / "cgroup")
+        unasked = Unasked(kernel if is_safe else None)
+        audit = Audit(node.service, kernel, unasked, node.counters, period_s=period_s)
+        node.synchronize()
+        pod = PodShape(number=1)
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c1"))
+        await node.prepare(claim(1, (NODE_2, 2)))
+        node.audit()
+        kernel.become(C1, CpuSet.parse("10-11"))
+        kernel.changed.clear()
+        task = asyncio.create_task(audit.run())
+        try:
+            async with asyncio.timeout(20):
+                await story(node, audit, kernel, unasked)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await node.crash()
+
+    asyncio.run(whole())
+
+
+def test_widening_goes_through_a_runtime_known_to_be_safe(scene: Scene) -> None:
+    """E1, C12: the second means before the third."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        await node.claims.unprepare(claim(1).uid)
+        audit.kick()
+        await kernel.changed.wait()
+        assert [str(update.placement.cpus) for update in unasked.sent] == ["8-11"]
+        assert kernel.written(C1) is None
+
+    play(scene, story, is_safe=True)
+
+
+def test_widening_is_written_to_the_cgroup_where_the_runtime_is_not_safe(scene: Scene) -> None:
+    """E1, C12; what was written past the runtime is told in the next reply, once."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        await node.claims.unprepare(claim(1).uid)
+        audit.kick()
+        await kernel.changed.wait()
+        assert kernel.written(C1) == "8-11"
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        told = node.service.create_container(pod.sandbox, pod.container("c2")).updates
+        assert [one.container_id for one in told] == ["c1"]
+        stopped = replace(pod.container("c2"), state=ContainerState.STOPPED)
+        assert node.service.stop_container(pod.sandbox, stopped) == ()
+
+    play(scene, story)
+
+
+def test_a_container_on_the_right_cpus_is_not_written_to(scene: Scene) -> None:
+    """R7, G8: rewriting would wipe the affinities that its threads set."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        walked = asyncio.Event()
+        audit.after_walk = walked.set
+        await walked.wait()
+        assert not kernel.changed.is_set()
+        assert not unasked.sent
+        assert not node.counters.repairs
+
+    play(scene, story, period_s=0.05)
+
+
+def test_a_foreign_change_is_counted_and_put_right(scene: Scene) -> None:
+    """E1: drift, here by somebody who wrote to the cgroup."""
+
+    async def story(node: Node, _: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        kernel.become(C1, CpuSet.parse("0-15"))
+        kernel.changed.clear()
+        await kernel.changed.wait()
+        assert node.counters.repairs["drift"] == 1
+        assert [str(update.placement.cpus) for update in unasked.sent] == ["10-11"]
+
+    play(scene, story, is_safe=True, period_s=0.05)

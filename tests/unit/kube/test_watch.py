@@ -1,0 +1,149 @@
+"""List and watch, against an API server that does as it is told, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+
+import msgspec
+import pytest
+
+from nodecpu.errors import LinkError
+from nodecpu.kube.client import ApiError
+from nodecpu.kube.watch import Backoff, Change, Watcher
+
+GONE = ApiError("too old", status=410, reason="Expired")
+AWAY = LinkError("away")
+
+
+class Finished(Exception):
+    """The script is over."""
+
+
+class ScriptedApi:
+    """Answers each list and each watch with the next step: pages or lines, or an error."""
+
+    def __init__(self, *steps: Sequence[bytes] | Exception) -> None:
+        self.steps = list(steps)
+        self.asked: list[Mapping[str, str]] = []
+        self.is_answering = True
+
+    def _next(self) -> Sequence[bytes]:
+        if not self.steps:
+            raise Finished
+        step = self.steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    async def get(self, path: str, query: Mapping[str, str] = {}, *, timeout_s: float | None = None) -> bytes:
+        self.asked.append(dict(query))
+        (answer,) = self._next()
+        return answer
+
+    async def send(self, method: str, path: str, body: bytes) -> bytes:
+        raise NotImplementedError
+
+    async def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        self.asked.append(dict(query))
+        for line in self._next():
+            yield line
+
+
+class Told:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def listed(self, objects: Sequence[msgspec.Raw]) -> None:
+        self.words.append("listed " + ",".join(self._name(one) for one in objects))
+
+    def changed(self, change: Change, value: msgspec.Raw) -> None:
+        self.words.append(f"{change.value} {self._name(value)}")
+
+    @staticmethod
+    def _name(value: msgspec.Raw) -> str:
+        return str(json.loads(bytes(value))["metadata"]["name"])
+
+
+def page(version: str, *names: str, more: str = "") -> list[bytes]:
+    items = [{"metadata": {"name": name}} for name in names]
+    return [json.dumps({"metadata": {"resourceVersion": version, "continue": more}, "items": items}).encode()]
+
+
+def event(kind: str, name: str, version: str) -> bytes:
+    return json.dumps({"type": kind, "object": {"metadata": {"name": name, "resourceVersion": version}}}).encode()
+
+
+def error(code: int) -> bytes:
+    return json.dumps({"type": "ERROR", "object": {"code": code, "message": "no", "reason": "Expired"}}).encode()
+
+
+def play(*steps: Sequence[bytes] | Exception) -> tuple[list[str], list[str]]:
+    """Return what the sink was told, and the resource versions asked for ("list" for a list)."""
+    api, told = ScriptedApi(*steps), Told()
+
+    async def main() -> None:
+        with pytest.raises(Finished):
+            await Watcher(api, path="/api/v1/pods", selector="a=b", sink=told, wait_s=0.0).run()
+
+    asyncio.run(main())
+    assert all(query["fieldSelector"] == "a=b" for query in api.asked)
+    return told.words, [query.get("resourceVersion", "list") for query in api.asked]
+
+
+def test_list_then_changes_from_where_it_stood() -> None:
+    words, asked = play(
+        page("5", "a"), [event("ADDED", "b", "6"), event("DELETED", "a", "7")], [event("MODIFIED", "b", "8")]
+    )
+    assert words == ["listed a", "ADDED b", "DELETED a", "MODIFIED b"]
+    assert asked == ["list", "5", "7", "8"]
+
+
+def test_long_list_comes_in_pages_and_is_told_as_one() -> None:
+    words, asked = play(page("5", "a", more="x"), page("5", "b"), [])
+    assert words == ["listed a,b"]
+    assert asked == ["list", "list", "5", "5"]
+
+
+def test_bookmark_moves_on_without_a_word() -> None:
+    words, asked = play(page("5"), [event("BOOKMARK", "", "90")], [])
+    assert words == ["listed "]
+    assert asked == ["list", "5", "90", "90"]
+
+
+@pytest.mark.parametrize("gone", [[error(410)], GONE], ids=["event", "status"])
+def test_forgotten_past_is_listed_anew(gone: Sequence[bytes] | Exception) -> None:
+    words, asked = play(page("5", "a"), gone, page("9", "b"), [])
+    assert words == ["listed a", "listed b"]
+    assert asked == ["list", "5", "list", "9", "9"]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [AWAY, [error(500)], [b"{"], [b'{"type":"NEW","object":{}}'], [b"\xff"], [b"[" * 100_000]],
+    ids=["link", "error", "cut", "unknown", "text", "deep"],
+)
+def test_other_failures_are_taken_up_where_it_stood(failure: Sequence[bytes] | Exception) -> None:
+    words, asked = play(AWAY, page("5", "a"), [event("ADDED", "b", "6")], failure, [event("ADDED", "c", "7")])
+    assert words == ["listed a", "ADDED b", "ADDED c"]
+    assert asked == ["list", "list", "5", "6", "6", "7"]
+
+
+def test_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="nodecpu")
+    play(AWAY, AWAY, page("5"), AWAY, [event("ADDED", "a", "6")], AWAY, [event("ADDED", "b", "7")])
+    assert [record.message for record in caplog.records] == [
+        "watch failed, tried again for ever",
+        "watch works again",
+    ] * 2
+
+
+def test_pauses_double_to_a_cap_and_start_anew_after_success() -> None:
+    backoff = Backoff(first_s=1.0, cap_s=4.0)
+    waits = [backoff.next_s() for _ in range(5)]
+    assert all(whole / 2 <= wait <= whole for wait, whole in zip(waits, [1, 2, 4, 4, 4], strict=True))
+    backoff.reset()
+    assert backoff.next_s() <= 1.0
