@@ -61,7 +61,7 @@ class KernelFiles:
     def number(self, path: str) -> int | None:
         """Return the file's decimal number, negative ones included."""
         try:
-            return int(self._read(path))
+            return int(self._bytes(path))
         except (OSError, ValueError):
             return None
 
@@ -115,6 +115,9 @@ class KernelFiles:
             return None
 
     def _read(self, path: str) -> str:
+        return self._bytes(path).decode("ascii", "replace")
+
+    def _bytes(self, path: str) -> bytes:
         self.opens += 1
         fd = os.open(path, _FLAGS, dir_fd=self._fd)
         try:
@@ -123,7 +126,7 @@ class KernelFiles:
                 data = _read_on(fd, data)
         finally:
             os.close(fd)
-        return data.decode("ascii", "replace").strip(" \t\r\n\0")
+        return data.strip(b" \t\r\n\0")
 
 
 def _read_on(fd: int, data: bytes) -> bytes:

@@ -158,7 +158,8 @@ def _named_groups(
     if _valid(files.number(f"{_CPUS}/cpu{package.first()}/topology/{id_name}")) is None:
         return []  # without an id the lists are mere place holders: ARM prints each CPU as a die of its own
     groups = _partition(files, package, names)
-    if any(core & group not in (NO_CPUS, core) for group in groups for core in cores):
+    group_of = {cpu: group for group in groups for cpu in group}
+    if not all(core <= group_of[core.first()] for core in cores):
         return []
     found = [files.number(f"{_CPUS}/cpu{g.first()}/topology/{id_name}") for g in groups]
     return list(zip(_unique_ids(found, groups), groups, strict=True))
