@@ -1,0 +1,98 @@
+# Every target sets up what it needs: a virtual environment in .venv, filled from the locks and nothing else.
+# PYTHON chooses the interpreter (3.11 to 3.14), PYTEST_ARGS adds arguments to pytest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.from-locks
+LOCKS := packaging/locks
+PROTOS := $(wildcard nodecpu/proto/*.proto tests/containerd/*.proto)
+
+# No dependency may come in by any other way than the locks, not even to build one (--no-build-isolation).
+INSTALL = $(BIN)/python -m pip --disable-pip-version-check install -qq --no-build-isolation --no-deps
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: venv
+venv: $(READY) ## make the virtual environment
+
+$(READY): $(LOCKS)/build.txt $(LOCKS)/dev.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(INSTALL) --require-hashes -r $(LOCKS)/build.txt
+	$(INSTALL) --require-hashes -r $(LOCKS)/dev.txt
+	$(INSTALL) --editable .
+	$(BIN)/python -m pip --disable-pip-version-check check
+	touch $@
+
+.PHONY: demo
+demo: $(READY) ## play the whole story on one machine, over real sockets
+	$(BIN)/nodecpu lab
+
+.PHONY: test
+test: $(READY) ## run every test that this machine can run; the others say why they were skipped
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(READY) ## style, types, and generated files that are up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(MAKE) --no-print-directory proto OUT=build/proto
+	for proto in $(PROTOS:.proto=); do \
+	  for file in $${proto}_pb2.py $${proto}_pb2.pyi; do \
+	    cmp $$file build/proto/$$file || { echo "$$file is not what its .proto gives: run make proto" >&2; exit 1; }; \
+	  done; \
+	done
+
+.PHONY: bench
+bench: $(READY) ## measure, and print the figures as a table
+	$(BIN)/python -m tests.bench
+
+.PHONY: e2e
+e2e: $(READY) ## the daemon against the stand-ins and against a real containerd; here nothing may be skipped (root)
+	NODECPU_CI=1 $(BIN)/python -m pytest -m "lab or containerd" $(PYTEST_ARGS)
+
+.PHONY: package
+package: $(READY) ## build the wheel and the source archive in dist/
+	$(BIN)/hatchling build --directory dist
+
+.PHONY: proto
+OUT := .
+proto: $(READY) ## generate the code of the .proto files (they are committed)
+	mkdir -p $(OUT)
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I . --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(PROTOS)
+
+.PHONY: rules
+rules: $(READY) ## write docs/reference/rules.md: which test covers which rule
+	$(BIN)/python -m tests.rules
+
+# The tool that writes the locks is locked too. It asks PyPI alone, whatever this machine's pip is told to ask.
+UV := build/lock/bin/uv
+COMPILE = env -u UV_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_DEFAULT_INDEX -u UV_FIND_LINKS $(UV) pip compile \
+  --no-config --system-certs --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-annotate --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+.PHONY: lock
+lock: ## write packaging/locks anew from pyproject.toml (UPGRADE=1: newest versions)
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $(LOCKS)/lock.txt
+	$(COMPILE) --output-file $(LOCKS)/lock.txt $(LOCKS)/lock.in
+	$(COMPILE) --output-file $(LOCKS)/dev.txt --extra dev pyproject.toml
+	$(COMPILE) --output-file $(LOCKS)/build.txt --constraint $(LOCKS)/dev.txt $(LOCKS)/build.in
+	$(COMPILE) --output-file $(LOCKS)/runtime.txt --constraint $(LOCKS)/dev.txt pyproject.toml
+
+.PHONY: clean
+clean: ## remove what was built and cached; .venv stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find nodecpu tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## remove .venv as well
+	rm -rf $(VENV)

@@ -1,0 +1,152 @@
+"""The kubelet's side of the Container Runtime Interface, as tests need it: pods and containers in its cgroups."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from tests.containerd import cri_pb2 as cri
+from tests.containerd.image import IMAGE
+
+CALL_TIMEOUT_S = 30.0
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod as the kubelet names it; ``cgroup`` is the parent that the kubelet's cgroupfs driver would make."""
+
+    name: str
+    uid: str
+    namespace: str = "default"
+    qos: str = "besteffort"
+
+    @property
+    def cgroup(self) -> str:
+        middle = "" if self.qos == "guaranteed" else f"/{self.qos}"
+        return f"/kubepods{middle}/pod{self.uid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPod:
+    """A pod with its sandbox."""
+
+    pod: Pod
+    sandbox_id: str
+    config: cri.PodSandboxConfig = field(repr=False)
+
+    def cgroup_of(self, container_id: str) -> str:
+        return f"{self.pod.cgroup}/{container_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A container that sleeps; ``shares`` are CPU shares (2: no CPU request), ``cdi`` qualified CDI device names."""
+
+    name: str = "main"
+    cdi: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    shares: int = 2
+
+
+class Cri:
+    """Calls on the runtime's socket; every call has a deadline and raises ``grpc.RpcError``."""
+
+    def __init__(self, socket: Path, *, logs: Path) -> None:
+        backoff = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200)]
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=backoff)
+        self._logs = logs
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def wait(self) -> None:
+        """Return when the runtime serves: its socket answers before its CRI service does, with UNAVAILABLE."""
+        end = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            try:
+                self._call("Version", cri.VersionRequest(), cri.VersionResponse)
+            except grpc.RpcError as error:
+                if grpc.StatusCode.UNAVAILABLE.name not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+            else:
+                return
+
+    def run_pod(self, pod: Pod) -> RunningPod:
+        """Run the pod's sandbox on the host's network, with the labels that the kubelet gives."""
+        on_host = cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER)
+        config = cri.PodSandboxConfig(
+            metadata=cri.PodSandboxMetadata(name=pod.name, uid=pod.uid, namespace=pod.namespace),
+            log_directory=str(self._logs / pod.uid),
+            labels=_labels(pod),
+            linux=cri.LinuxPodSandboxConfig(
+                cgroup_parent=pod.cgroup,
+                security_context=cri.LinuxSandboxSecurityContext(namespace_options=on_host),
+            ),
+        )
+        reply = self._call("RunPodSandbox", cri.RunPodSandboxRequest(config=config), cri.RunPodSandboxResponse)
+        return RunningPod(pod=pod, sandbox_id=reply.pod_sandbox_id, config=config)
+
+    def run_container(self, running: RunningPod, container: Container) -> str:
+        """Create and start a container; returns its id."""
+        on_host = cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER)
+        config = cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name=container.name),
+            image=cri.ImageSpec(image=IMAGE),
+            envs=[cri.KeyValue(key=key, value=value) for key, value in container.environment],
+            labels={**_labels(running.pod), "io.kubernetes.container.name": container.name},
+            log_path=f"{container.name}.log",
+            linux=cri.LinuxContainerConfig(
+                resources=cri.LinuxContainerResources(cpu_period=100_000, cpu_shares=container.shares),
+                security_context=cri.LinuxContainerSecurityContext(namespace_options=on_host),
+            ),
+            CDI_devices=[cri.CDIDevice(name=device) for device in container.cdi],
+        )
+        request = cri.CreateContainerRequest(
+            pod_sandbox_id=running.sandbox_id, config=config, sandbox_config=running.config
+        )
+        container_id = self._call("CreateContainer", request, cri.CreateContainerResponse).container_id
+        self._call("StartContainer", cri.StartContainerRequest(container_id=container_id), cri.StartContainerResponse)
+        return container_id
+
+    def state(self, container_id: str) -> cri.ContainerStatusResponse:
+        """Return the container's status; ``info`` holds the runtime's own words (its OCI spec among them)."""
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+        return self._call("ContainerStatus", request, cri.ContainerStatusResponse)
+
+    def remove_container(self, container_id: str) -> None:
+        """Stop the container at once and remove it."""
+        self._call("StopContainer", cri.StopContainerRequest(container_id=container_id), cri.StopContainerResponse)
+        self._call(
+            "RemoveContainer", cri.RemoveContainerRequest(container_id=container_id), cri.RemoveContainerResponse
+        )
+
+    def remove_pod(self, running: RunningPod) -> None:
+        """Stop and remove the sandbox with all that is in it."""
+        sandbox = running.sandbox_id
+        self._call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=sandbox), cri.StopPodSandboxResponse)
+        self._call(
+            "RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox), cri.RemovePodSandboxResponse
+        )
+
+    def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+        call: grpc.UnaryUnaryMultiCallable[Message, _Reply] = self._channel.unary_unary(
+            f"/runtime.v1.RuntimeService/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply.FromString,
+        )
+        return call(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
+
+
+def _labels(pod: Pod) -> dict[str, str]:
+    return {
+        "io.kubernetes.pod.name": pod.name,
+        "io.kubernetes.pod.namespace": pod.namespace,
+        "io.kubernetes.pod.uid": pod.uid,
+    }

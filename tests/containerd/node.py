@@ -1,0 +1,258 @@
+"""One node whose runtime is real: containerd, runc and the kernel's cgroups; API server and kubelet are the lab's.
+
+The daemon under test runs in a process of its own and meets all of them over their real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+import tomli_w
+
+from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.lab.apiserver import ApiServer
+from nodecpu.lab.cluster import Cluster
+from nodecpu.lab.jsontree import JsonObject, text
+from nodecpu.lab.registry import Registry
+from nodecpu.lab.scheduler import Want
+from nodecpu.lab.stage import DRIVER, Daemon
+from nodecpu.lab.trace import Trace
+from nodecpu.proto import dra_pb2
+from tests.containerd.cri import Container, Pod, RunningPod
+from tests.containerd.runtime import Containerd, running_containerd
+
+NODE_NAME = "test-node"
+NAMESPACE = "shop"
+START_TIMEOUT_S = 30.0
+CREATE_TIMEOUT_S = 20.0
+CREATE_RETRY_S = 0.2
+SYSTEM = Path("/sys/devices/system")
+POLL_S = 0.01
+"""Between two looks at what sends no event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A prepared claim: what the kubelet knows after the driver's answer."""
+
+    name: str
+    uid: str
+    cdi_ids: tuple[str, ...]
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A container in its pod."""
+
+    running: RunningPod
+    container_id: str
+
+    @property
+    def cgroup(self) -> str:
+        return self.running.cgroup_of(self.container_id)
+
+
+class Node:
+    """The parts, and what a kubelet does with them."""
+
+    def __init__(self, containerd: Containerd, tasks: asyncio.TaskGroup) -> None:
+        self.containerd = containerd
+        self.cgroups = containerd.cgroups
+        base = containerd.directory
+        trace = Trace()
+        self.api = ApiServer(trace)
+        self.cluster = Cluster(self.api.store, node_name=NODE_NAME, driver=DRIVER)
+        self.registry = Registry(base / "kubelet" / "plugins_registry", trace)
+        self.daemon = Daemon(base / "nodecpu.toml", base / "daemon.log", base / "notify.sock")
+        self._tasks = tasks
+        self._registry: asyncio.Task[None] | None = None
+
+    async def start_daemon(self) -> None:
+        """Start the daemon and wait until it is ready and the kubelet has registered it."""
+        await self.daemon.start()
+        await self.until(self.daemon.ready.is_set, "READY=1")
+        await self.until(lambda: DRIVER in self.registry.drivers, "registration with the kubelet")
+
+    async def kill_daemon(self) -> None:
+        """End the daemon with no chance to clean up."""
+        assert await self.daemon.end(signal.SIGKILL) == -signal.SIGKILL
+
+    async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until something holds; the test fails if it does not, or if the daemon ends meanwhile."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    if self.daemon.exit_code is not None and not self.daemon.is_running:
+                        pytest.fail(f"the daemon ended with {self.daemon.exit_code}:\n{self.daemon.log_text()}")
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            pytest.fail(f"no {what} within {timeout_s:g} s:\n{self.daemon.log_text()}")
+
+    async def until_cpus(self, started: Started, wanted: CpuSet, *, timeout_s: float) -> None:
+        """Wait until the kernel runs a container on ``wanted``."""
+        what = f"{started.running.pod.name} on {wanted}"
+        await self.until(lambda: self.cpus(started) == wanted, what, timeout_s=timeout_s)
+
+    async def prepare(self, name: str, cpus: int) -> Claim:
+        """Have a claim of some CPUs allocated and prepared, as scheduler and kubelet do."""
+        wants = [Want(request="cpus", cpus=str(cpus))]
+        self.cluster.create_claim(NAMESPACE, name, wants)
+        allocated = self.cluster.allocate(NAMESPACE, name, wants)
+        uid = text(allocated, "metadata", "uid")
+        request = dra_pb2.NodePrepareResourcesRequest(claims=[self._message(name, uid)])
+        answer = (await self.registry.driver(DRIVER).prepare(request)).claims[uid]
+        assert answer.error == ""
+        cdi_ids = tuple(cdi_id for device in answer.devices for cdi_id in device.cdi_device_ids)
+        return Claim(name=name, uid=uid, cdi_ids=cdi_ids, cpus=self._cpus_in_cdi(uid))
+
+    async def unprepare(self, claim: Claim) -> None:
+        """Have a claim given back."""
+        request = dra_pb2.NodeUnprepareResourcesRequest(claims=[self._message(claim.name, claim.uid)])
+        answer = (await self.registry.driver(DRIVER).unprepare(request)).claims[claim.uid]
+        assert answer.error == ""
+
+    async def run(self, name: str, claim: Claim | None = None) -> Started:
+        """Run a pod with one BestEffort container, which holds the claim if there is one."""
+        container: JsonObject = {"name": "main", "image": "test"}
+        spec: JsonObject = {"containers": [container]}
+        if claim is not None:
+            container["resources"] = {"claims": [{"name": "cpus"}]}
+            spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": claim.name}]
+        return await self._run(name, spec, Container(cdi=() if claim is None else claim.cdi_ids))
+
+    async def run_forged(self, name: str, environment: tuple[tuple[str, str], ...]) -> Started:
+        """Run a pod without any claim whose container sets variables of its own."""
+        container: JsonObject = {"name": "main", "image": "test"}
+        return await self._run(name, {"containers": [container]}, Container(environment=environment))
+
+    async def _run(self, name: str, spec: JsonObject, container: Container) -> Started:
+        made = self.cluster.create_pod(NAMESPACE, name, spec, {})
+        pod = Pod(name=name, uid=text(made, "metadata", "uid"), namespace=NAMESPACE)
+        running = await asyncio.to_thread(self.containerd.cri.run_pod, pod)
+        async with asyncio.timeout(CREATE_TIMEOUT_S):
+            while True:
+                try:
+                    container_id = await asyncio.to_thread(self.containerd.cri.run_container, running, container)
+                except grpc.RpcError:
+                    await asyncio.sleep(CREATE_RETRY_S)  # a kubelet tries again too, only later
+                else:
+                    return Started(running=running, container_id=container_id)
+
+    async def stop(self, started: Started) -> None:
+        """Stop a pod and remove it, in the runtime first, as a kubelet does."""
+        await asyncio.to_thread(self.containerd.cri.remove_container, started.container_id)
+        await asyncio.to_thread(self.containerd.cri.remove_pod, started.running)
+
+    def cpus(self, started: Started) -> CpuSet:
+        """Return the CPUs on which the kernel runs a container."""
+        return self.cgroups.cpus(started.cgroup)
+
+    def environment(self, started: Started) -> dict[str, str]:
+        """Return a container's variables as they stand in the OCI spec that the runtime made."""
+        info = json.loads(self.containerd.cri.state(started.container_id).info["info"])
+        return dict(variable.split("=", 1) for variable in info["runtimeSpec"]["process"]["env"])
+
+    async def open(self) -> None:
+        """Start the API server and the kubelet's plugin manager, and write the daemon's configuration."""
+        await self.api.start(self._tasks)
+        self.cluster.populate()
+        self._registry = self._tasks.create_task(self.registry.run())
+        self._write_configuration()
+
+    async def close(self) -> None:
+        """Stop the daemon and what ``open`` started."""
+        await self.daemon.put_down()
+        if self._registry is not None:
+            self._registry.cancel()
+        await self.api.stop()
+
+    def _message(self, name: str, uid: str) -> dra_pb2.Claim:
+        return dra_pb2.Claim(namespace=NAMESPACE, name=name, uid=uid)
+
+    def _cpus_in_cdi(self, uid: str) -> CpuSet:
+        spec = json.loads((self.containerd.cdi_dir / f"{DRIVER}-cpu_{uid}.json").read_text())
+        (value,) = {
+            variable.partition("=")[2]
+            for device in spec["devices"]
+            for variable in device["containerEdits"]["env"]
+            if variable.startswith(f"DRA_CPUSET_{uid}=")
+        }
+        return CpuSet.parse(value)
+
+    def _write_configuration(self) -> None:
+        base = self.containerd.directory
+        entry = {"name": "test", "cluster": {"server": self.api.url}}
+        user = {"name": "test", "user": {"token": uuid.uuid4().hex}}
+        context = {"name": "test", "context": {"cluster": "test", "user": "test"}}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [entry],
+            "users": [user],
+            "contexts": [context],
+            "current-context": "test",
+        }
+        (base / "kubeconfig").write_text(json.dumps(kubeconfig))
+        configuration = {
+            "node": {"name": NODE_NAME},
+            "paths": {
+                "cdi": str(self.containerd.cdi_dir),
+                "kubelet": str(base / "kubelet"),
+                "state": str(base / "state-nodecpu"),
+                "run": str(base / "run-nodecpu"),
+            },
+            "nri": {"socket": str(self.containerd.nri_socket)},
+            "kube": {"kubeconfig": str(base / "kubeconfig")},
+            "enforce": {"period_s": 1.0},
+            "log": {"level": "debug"},
+        }
+        self.daemon.config.write_text(tomli_w.dumps(configuration))
+
+
+@contextlib.asynccontextmanager
+async def opened_node() -> AsyncIterator[Node]:
+    """Yield a node on which everything runs but the daemon; all of it is gone afterwards."""
+    with running_containerd() as containerd, _notify_socket(containerd) as notify:
+        async with asyncio.TaskGroup() as tasks:
+            node = Node(containerd, tasks)
+            listener = tasks.create_task(_listen(notify, node.daemon))
+            try:
+                await node.open()
+                yield node
+            finally:
+                await node.close()
+                listener.cancel()
+
+
+@contextlib.contextmanager
+def _notify_socket(containerd: Containerd) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notify:
+        notify.bind(str(containerd.directory / "notify.sock"))
+        yield notify
+
+
+async def _listen(notify: socket.socket, daemon: Daemon) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        daemon.notified((await loop.sock_recv(notify, 4096)).decode())
+
+
+def online() -> CpuSet:
+    """Return this machine's online CPUs."""
+    return CpuSet.parse((SYSTEM / "cpu/online").read_text())
+
+
+def memory() -> NodeSet:
+    """Return this machine's nodes with memory."""
+    return NodeSet.parse((SYSTEM / "node/has_memory").read_text())

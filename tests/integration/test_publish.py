@@ -1,0 +1,258 @@
+"""ResourceSlices against an API server over HTTP (D3, D4, D5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nodecpu.cpuset import NO_CPUS
+from nodecpu.dra.devices import Device
+from nodecpu.dra.publish import SlicePublisher
+from nodecpu.lab.apiserver import Fault
+from nodecpu.lab.objects import SLICES, Key
+from tests.apiserver import NODES, Cluster, cluster
+from tests.kubelet import run, until
+
+FOUR = ["cpudev000:4", "cpudev001:4"]
+
+
+def devices(*capacities: int) -> tuple[Device, ...]:
+    return tuple(
+        Device(name=f"cpudev{i:03d}", cpus=NO_CPUS, capacity=c, attributes={"dra.cpu/numaNodeID": i})
+        for i, c in enumerate(capacities)
+    )
+
+
+@asynccontextmanager
+async def publishing(one: Cluster, *capacities: int) -> AsyncIterator[SlicePublisher]:
+    publisher = SlicePublisher(one.client, driver="dra.cpu", node="node1", wait_s=0.01)
+    if capacities:
+        publisher.publish(devices(*capacities))
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield publisher
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def generations(one: Cluster) -> list[int]:
+    return [json.loads(json.dumps(s))["spec"]["pool"]["generation"] for s in one.slices()]
+
+
+def test_devices_are_published_owned_by_the_node() -> None:
+    """D4."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 4, 4) as publisher:
+            await until(lambda: publisher.status.in_step)
+            (stored,) = json.loads(json.dumps(one.slices()))
+            assert one.devices() == FOUR
+            assert stored["metadata"]["name"].startswith("00000-dra.cpu-node1-")
+            (owner,) = stored["metadata"]["ownerReferences"]
+            node = json.loads(json.dumps(one.server.store.get(Key(kind=NODES, namespace="", name="node1"))))
+            assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "node1", node["metadata"]["uid"])
+            assert publisher.status.dropped == ()
+
+    run(test)
+
+
+def test_nothing_is_touched_before_the_first_publication() -> None:
+    """D5: slices of an earlier run stay until then, and are taken over."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            async with publishing(one, 4, 4) as publisher:
+                await until(lambda: publisher.status.in_step)
+            (before,) = one.slices()
+            mark = len(one.trace)
+            async with publishing(one) as publisher:
+                await until(lambda: len(one.calls("watch", since=mark)) == 1)
+                assert not publisher.status.in_step
+                publisher.publish(devices(4, 4))
+                await until(lambda: publisher.status.in_step)
+            assert one.slices() == [before]
+            assert one.calls("create", since=mark) == one.calls("update", since=mark) == []
+
+    run(test)
+
+
+def test_only_changes_in_meaning_are_written() -> None:
+    """D4."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 4, 4) as publisher:
+            await until(lambda: publisher.status.in_step)
+            mark = len(one.trace)
+            publisher.publish(devices(4, 4))
+            publisher.publish(devices(4, 3))
+            await until(lambda: one.devices() == ["cpudev000:4", "cpudev001:3"])
+            assert len(one.calls("update", since=mark)) == 1
+            assert generations(one) == [1]
+            publisher.publish(())
+            await until(lambda: one.devices() == [])
+            assert len(one.slices()) == 1
+
+    run(test)
+
+
+def test_latest_of_many_calls_is_published() -> None:
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 9) as publisher:
+            for capacity in range(1, 8):
+                publisher.publish(devices(capacity))
+            await until(lambda: one.devices() == ["cpudev000:7"])
+            await until(lambda: publisher.status.in_step)
+            assert len(one.calls("create")) == 1
+
+    run(test)
+
+
+def test_slices_come_back_after_the_kubelet_deleted_them() -> None:
+    """D4."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 4, 4):
+            for _ in range(3):
+                await until(lambda: one.devices() == FOUR)
+                one.remove_slices()
+            await until(lambda: one.devices() == FOUR)
+
+    run(test)
+
+
+def test_many_devices_are_several_slices_of_one_generation() -> None:
+    """D4."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, *[4] * 300) as publisher:
+            await until(lambda: len(one.devices()) == 300)
+            await until(lambda: publisher.status.in_step)
+            first = json.loads(json.dumps(one.slices()))[0]["metadata"]["name"]
+            one.server.store.remove(Key(kind=SLICES, namespace="", name=first))
+            await until(lambda: generations(one) == [2, 2, 2])
+            assert len(one.devices()) == 300
+
+    run(test)
+
+
+def test_foreign_change_is_written_over_even_when_it_wins_a_race() -> None:
+    """D4: a conflict is planned anew."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 4, 4) as publisher:
+            await until(lambda: publisher.status.in_step)
+            name = json.loads(json.dumps(one.slices()))[0]["metadata"]["name"]
+            key = Key(kind=SLICES, namespace="", name=name)
+            one.server.add_fault(Fault(verb="update", status=409, times=2))
+            one.server.store.patch(key, {"spec": {"devices": None}})
+            await until(lambda: one.devices() == FOUR)
+
+    run(test)
+
+
+@pytest.mark.parametrize("plural", ["resourceslices", "nodes", "*"])
+def test_outage_is_outlived(plural: str) -> None:
+    """D4."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(plural=plural, status=503, times=3))
+            async with publishing(one, 4, 4) as publisher:
+                await until(lambda: one.devices() == FOUR)
+                await one.server.stop()
+                publisher.publish(devices(4, 2))
+                await until(lambda: publisher.status.error != "")
+                assert not publisher.status.in_step
+                one.remove_slices()
+                await one.restart()
+                await until(lambda: one.devices() == ["cpudev000:4", "cpudev001:2"])
+                await until(lambda: publisher.status.in_step)
+
+    run(test)
+
+
+def test_node_that_does_not_exist_is_named() -> None:
+    async def test() -> None:
+        async with cluster(node="") as one, publishing(one, 4) as publisher:
+            await until(lambda: "knows no Node of that name" in publisher.status.error)
+            assert one.slices() == []
+            one.server.store.create(NODES, "", {"metadata": {"name": "node1"}})
+            await until(lambda: one.devices() == ["cpudev000:4"])
+
+    run(test)
+
+
+def test_dropped_fields_are_reported_and_not_written_for_ever() -> None:
+    """D3."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(drop=("spec.devices.*.attributes",)))
+            async with publishing(one, 4, 4) as publisher:
+                await until(lambda: publisher.status.in_step)
+                assert publisher.status.dropped == tuple(
+                    f"spec.devices[{i}].attributes.dra.cpu/numaNodeID.int" for i in range(2)
+                )
+                assert not publisher.status.withheld
+                mark = len(one.trace)
+                publisher.publish(devices(4, 3))
+                await until(lambda: one.devices() == ["cpudev000:4", "cpudev001:3"])
+                await until(lambda: publisher.status.in_step)
+                assert len(one.calls("update", since=mark)) == 1
+
+    run(test)
+
+
+def test_devices_are_withheld_where_one_claim_would_take_them_whole() -> None:
+    """D3."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            lost = ("spec.devices.*.allowMultipleAllocations", "spec.devices.*.capacity")
+            one.server.add_fault(Fault(drop=lost))
+            async with publishing(one, 4, 4) as publisher:
+                await until(lambda: publisher.status.in_step)
+                assert publisher.status.withheld
+                assert "spec.devices[0].allowMultipleAllocations" in publisher.status.dropped
+                assert one.devices() == []
+                assert len(one.slices()) == 1
+
+    run(test)
+
+
+def test_closed_devices_stay_tainted_or_are_withheld_where_taints_are_dropped() -> None:
+    """D5."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 4, 4) as publisher:
+            await until(lambda: publisher.status.in_step)
+            publisher.publish(devices(4, 4), closed=True)
+            await until(lambda: json.dumps(one.slices()).count("NoSchedule") == 2)
+            publisher.publish(devices(4, 4))
+            await until(lambda: "NoSchedule" not in json.dumps(one.slices()) and one.devices() == FOUR)
+            one.server.add_fault(Fault(drop=("spec.devices.*.taints",)))
+            publisher.publish(devices(4, 4), closed=True)
+            await until(lambda: publisher.status.withheld and one.devices() == [])
+            publisher.publish(devices(4, 4))
+            await until(lambda: one.devices() == FOUR)
+
+    run(test)
+
+
+def test_malformed_answers_are_failures_not_crashes() -> None:
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(verb="get", plural="nodes", status=404, times=1))
+            one.server.store.create(
+                SLICES, "", {"metadata": {"name": "odd"}, "spec": {"nodeName": "node1", "driver": "dra.cpu"}}
+            )
+            async with publishing(one, 4, 4):
+                await until(lambda: len(one.slices()) == 2)
+
+    run(test)
