@@ -39,6 +39,22 @@ demo: $(READY) ## play the whole story on one machine, over real sockets
 test: $(READY) ## run every test that this machine can run; the others say why they were skipped
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: crash
+CRASH_ARGS ?=
+crash: $(READY) ## kill the daemon at every effect and at 1,000 random moments (CRASH_ARGS="KILLS SEED"; 20 minutes)
+	$(BIN)/python -m tests.crash $(CRASH_ARGS)
+
+.PHONY: soak
+SOAK_ARGS ?=
+soak: $(READY) ## play a node's life, a million events (SOAK_ARGS="EVENTS SEED"; minutes)
+	$(BIN)/python -m tests.soak $(SOAK_ARGS)
+
+.PHONY: fuzz
+FUZZ_ARGS ?=
+fuzz: $(READY) ## hostile input for every codec and decoder (FUZZ_ARGS="COUNT SEED"; minutes)
+	$(BIN)/python -m tests.fuzz.nri $(FUZZ_ARGS)
+	$(BIN)/python -m tests.fuzz.decoders $(FUZZ_ARGS)
+
 .PHONY: lint
 lint: $(READY) ## style, types, and generated files that are up to date
 	$(BIN)/ruff check .

@@ -6,7 +6,7 @@ does it come here, together with the shared grants that move out of its way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from nodecpu.ids import ClaimUID, ContainerID
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.pending import Pending
-from nodecpu.policy.plan import Change, Placement
+from nodecpu.policy.plan import Change, Placement, Update
 from nodecpu.policy.room import make_room
 from nodecpu.policy.shared import placement, shared_updates
 
@@ -27,11 +27,12 @@ class ContainerCommit(Protocol):
 
 
 class Books:
-    """Ledger, pending updates and the containers database as one."""
+    """Ledger, pending updates and the containers database as one. ``changed`` is told after each change."""
 
     def __init__(self, ledger: Ledger, store: ContainerCommit) -> None:
         self.ledger = ledger
         self.pending = Pending()
+        self.changed: Callable[[], None] = lambda: None
         self._store = store
 
     def enact(self, change: Change) -> None:
@@ -42,6 +43,7 @@ class Books:
             self.pending.forget(container_id)
         for update in shared_updates(self.ledger, change, flipped):
             self.pending.want(update)
+        self.changed()
 
     def enact_claim(self, grant: ClaimGrant) -> None:
         """Take in a claim that is on disk already, and lift the shared grants that lose their room (C14)."""
@@ -51,6 +53,19 @@ class Books:
         """Return where a container runs by the books; None if it is unknown or not ours to set."""
         grant = self.ledger.containers.get(container_id)
         return None if grant is None else placement(self.ledger, grant)
+
+    def exchange(self, ledger: Ledger, changed: Iterable[ContainerGrant]) -> None:
+        """Put other books in the place of these (R3); ``changed`` are the grants that are not the same in both.
+
+        One commit: StateError means that nothing has happened. Only containers that run elsewhere now are to be told.
+        """
+        self._store.commit(Change(put_containers=tuple(changed)))
+        before, self.ledger = self.ledger, ledger
+        for grant in ledger.containers.values():
+            now = placement(ledger, grant)
+            if now is not None and now != placement(before, before.containers[grant.id]):
+                self.pending.want(Update(container_id=grant.id, placement=now))
+        self.changed()
 
     def restore(self, claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> tuple[ClaimUID, ...]:
         """Fill an empty ledger from the databases: claims first; nothing moves that need not.

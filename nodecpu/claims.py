@@ -6,26 +6,31 @@ hold keeps the CPUs from everybody else while the disk works; nothing outside se
 Unprepare: remove the CDI spec, mark the claim released on disk, then in the books; its CPUs return when no container
 holds it any more.
 
-The caller sees to it that there is one operation per claim at a time, and that none is cancelled before the daemon
-ends: then the books end too, and the next start reads what is on disk.
+Work on one claim is done in turn. The caller sees to it that none is cancelled before the daemon ends: then the books
+end too, and the next start reads what is on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nodecpu.books import Books
+from nodecpu.dra.metadata import metadata_ids, requests_of
 from nodecpu.errors import ClaimConflict, LinkError, NoCapacity, NodeCpuError, NotReady
 from nodecpu.ids import ClaimUID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
-from nodecpu.policy.allocate import claim_grant, same_allocation
+from nodecpu.policy.claims import claim_grant, same_allocation
+from nodecpu.policy.evidence import adopted_grant
 from nodecpu.policy.facts import AllocatedClaim, AllocationResult
 from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Change, PreparedDevice
+from nodecpu.reports import CLAIM, NoReports, Reports, Subject
 from nodecpu.service import Service
 from nodecpu.store.claims import Job
 
@@ -72,6 +77,16 @@ class Doors:
     specs: SpecFiles
 
 
+class _Turn:
+    """Who works on a claim, and who waits for that: ``users`` in all."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 class Claims:
     """All claims of the node; different claims side by side."""
 
@@ -81,7 +96,10 @@ class Claims:
         self._doors = doors
         self._counters = counters
         self.wait_s = wait_s
+        self.with_metadata = False
+        self.reports: Reports = NoReports()
         self._news = asyncio.Event()
+        self._turns: dict[ClaimUID, _Turn] = {}
 
     def notify(self) -> None:
         """Wake waiting prepares: CPUs were freed, or a link came up."""
@@ -96,15 +114,73 @@ class Claims:
         """Return the claim's devices; raises NodeCpuError. What can come right soon is waited for (C7)."""
         deadline = asyncio.get_running_loop().time() + min(budget_s, self.wait_s)
         try:
-            return await self._prepare(uid, namespace, name, deadline)
+            async with self._turn(uid):
+                return await self._prepare(uid, namespace, name, deadline)
         except NodeCpuError as err:
-            self._counters.refusals[err.code] += 1
             claim = f"{namespace}/{name}"
+            self._counters.refused(err, "claim", claim, uid)
             kv(_LOG, logging.WARNING, "claim refused", claim=claim, claim_uid=uid, state=err.code, err=err)
+            subject = Subject(kind=CLAIM, namespace=namespace, name=name, uid=uid)
+            self.reports.report(subject, "PrepareRefused", str(err))
             raise
 
     async def unprepare(self, uid: ClaimUID) -> None:
         """Release a claim; an unknown one is released already (C6). Raises NodeCpuError if the disk fails."""
+        async with self._turn(uid):
+            await self._unprepare(uid)
+
+    async def release_gone(self, grant: ClaimGrant) -> bool:
+        """Release a claim whose object is proved gone, unless it changed or a container uses it; return whether (R2).
+
+        Raises NodeCpuError if the disk fails.
+        """
+        async with self._turn(grant.uid):
+            if self._books.ledger.claims.get(grant.uid) != grant or self._service.is_used(grant.uid):
+                return False
+            claim = f"{grant.namespace}/{grant.name}"
+            kv(_LOG, logging.WARNING, "claim is gone and was never unprepared", claim=claim, claim_uid=grant.uid)
+            await self._unprepare(grant.uid)
+            self._counters.gone_claims += 1
+            return True
+
+    async def adopt(self, claim: AllocatedClaim) -> bool:
+        """Take over a claim that the API server has confirmed, with the CPUs it runs on; return whether that fits (R2).
+
+        Raises NodeCpuError if the disk fails.
+        """
+        async with self._turn(claim.uid):
+            old = self._books.ledger.claims.get(claim.uid)
+            if old is None or not old.unproven or old.released:
+                return True
+            grant = self._adopted(old, claim)
+            if grant is None:
+                return False
+            await self._commit(grant)
+        kv(
+            _LOG,
+            logging.INFO,
+            "claim adopted",
+            claim=f"{claim.namespace}/{claim.name}",
+            claim_uid=claim.uid,
+            cpus=grant.cpus,
+        )
+        self._service.judge()
+        return True
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, uid: ClaimUID) -> AsyncIterator[None]:
+        """Wait for other work on the same claim: the kubelet's calls, and what the API server tells of it."""
+        turn = self._turns.setdefault(uid, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[uid]
+
+    async def _unprepare(self, uid: ClaimUID) -> None:
         grant = self._books.ledger.claims.get(uid)
         released = () if grant is None or grant.released else (replace(grant, released=True),)
         await self._doors.disk.submit(Job(puts=released, before=lambda: self._doors.specs.remove(uid)))
@@ -115,17 +191,16 @@ class Claims:
 
     async def _prepare(self, uid: ClaimUID, namespace: str, name: str, deadline: float) -> tuple[PreparedDevice, ...]:
         grant = self._books.ledger.claims.get(uid)
-        if grant is not None and not grant.released and not grant.moved:
+        if grant is not None and not grant.released and not grant.moved and not grant.unproven:
             told = await self._glance(uid, namespace, name)
             if told is None or same_allocation(grant, told):
                 return await self._answer_again(grant)
-            if holders := self._books.ledger.holders(uid):
-                holder = f"{holders[0].pod}/{holders[0].name}"
+            if self._books.ledger.holders(uid):
                 raise ClaimConflict(
-                    f"claim {namespace}/{name} was allocated anew while {holder} still holds it",
+                    f"claim {namespace}/{name} was allocated anew while a container still holds it",
                     hint="it is prepared again when its containers are gone",
                 )
-            await self.unprepare(uid)
+            await self._unprepare(uid)
         loop = asyncio.get_running_loop()
         claim: AllocatedClaim | None = None
         while True:
@@ -161,7 +236,7 @@ class Claims:
 
     async def _answer_again(self, grant: ClaimGrant) -> tuple[PreparedDevice, ...]:
         await self._doors.disk.submit(Job(after=lambda: _write(self._doors.specs, grant)))
-        return _devices(grant)
+        return _devices(self._service.rules.driver, grant)
 
     async def _prepare_new(self, claim: AllocatedClaim) -> tuple[PreparedDevice, ...]:
         if not self._service.is_synchronized:
@@ -169,12 +244,25 @@ class Claims:
                 f"claim {claim.namespace}/{claim.name}: the container runtime is not connected",
                 hint="check that NRI is on in the runtime and that its socket is the one of [nri] socket",
             )
+        if self._service.is_rebuilding:
+            raise NotReady(
+                f"claim {claim.namespace}/{claim.name}: the books of containers were lost and are being rebuilt",
+                hint="this ends when the API server has told of the pods",
+            )
         ledger = self._books.ledger
         old = ledger.claims.get(claim.uid)
-        if old is not None and not old.moved and same_allocation(old, claim):
+        if old is not None and old.unproven:
+            grant = self._confirmed(old, claim)
+        elif old is not None and not old.moved and same_allocation(old, claim):
             grant = replace(old, released=False)  # prepared again while its last container is still there
+        elif holders := ledger.holders(claim.uid):
+            raise NotReady(
+                f"claim {claim.namespace}/{claim.name} was allocated anew while {holders[0].pod}/{holders[0].name}"
+                " still holds what it had",
+                hint="it is prepared again when its containers are gone",
+            )
         else:
-            grant = claim_grant(ledger, self._service.machine, self._service.rules, claim)
+            grant = self._new_grant(claim)
         await self._commit(grant)
         kv(
             _LOG,
@@ -185,13 +273,39 @@ class Claims:
             cpus=grant.cpus,
             device=",".join(result.device for result in grant.results),
         )
-        return _devices(grant)
+        return _devices(self._service.rules.driver, grant)
+
+    def _adopted(self, old: ClaimGrant, claim: AllocatedClaim) -> ClaimGrant | None:
+        machine, driver = self._service.machine, self._service.rules.driver
+        return adopted_grant(old, claim, units=machine.units, devices=machine.devices, driver=driver)
+
+    def _confirmed(self, old: ClaimGrant, claim: AllocatedClaim) -> ClaimGrant:
+        """Return the grant for a claim that was known by its traces only: the kubelet asks for it, so it is live."""
+        grant = self._adopted(old, claim)
+        if grant is not None:
+            return grant
+        if self._service.is_used(old.uid):
+            raise ClaimConflict(
+                f"claim {claim.namespace}/{claim.name} is in use on CPUs {old.cpus}, which its allocation does not fit",
+                hint="it is prepared when the containers that run there are gone",
+            )
+        self._service.disprove(old.uid)
+        return self._new_grant(claim)
+
+    def _new_grant(self, claim: AllocatedClaim) -> ClaimGrant:
+        """Return the grant for a claim that is not in the books, with all the CDI ids that will be answered for it."""
+        rules = self._service.rules
+        grant = claim_grant(self._books.ledger, self._service.machine, rules, claim)
+        if not self.with_metadata:
+            return replace(grant, pod_claim=claim.pod_claim)
+        ids = metadata_ids(rules.driver, grant.uid, grant.results)
+        return replace(grant, pod_claim=claim.pod_claim, cdi_ids=(*grant.cdi_ids, *ids))
 
     async def _commit(self, grant: ClaimGrant) -> None:
         """Bring a decided claim to disk and into the books, both or neither."""
         disk, specs = self._doors.disk, self._doors.specs
         old = self._books.ledger.claims.get(grant.uid)
-        before = () if old is None else (old,)
+        before = () if old is None or old.unproven else (old,)
         self._books.ledger.hold(grant.uid, grant.cpus)
         try:
             await disk.submit(Job(puts=(grant,), after=lambda: _write(specs, grant), undo=before))
@@ -241,16 +355,18 @@ def _allocation_of(grant: ClaimGrant) -> AllocatedClaim:
     )
 
 
-def _devices(grant: ClaimGrant) -> tuple[PreparedDevice, ...]:
+def _devices(driver: str, grant: ClaimGrant) -> tuple[PreparedDevice, ...]:
+    """Return the answer for a grant: for each result its CDI id, with the first of each request its metadata's."""
+    metadata = dict(requests_of(driver, grant))
     return tuple(
         PreparedDevice(
             request_names=(result.base_request,),
             pool=result.pool,
             device=result.device,
-            cdi_ids=(cdi_id,),
+            cdi_ids=(cdi_id, *filter(None, (metadata.pop(result.base_request, ""),))),
             share_id=result.share_id,
         )
-        for result, cdi_id in zip(grant.results, grant.cdi_ids, strict=True)
+        for result, cdi_id in zip(grant.results, grant.cdi_ids, strict=False)
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from nodecpu.cpuset import CpuSet
 from nodecpu.quantity import parse_milli
 
 TomlValue = str | int | float | bool | list[str]
@@ -230,36 +229,6 @@ class AbsolutePath:
     def write(self, value: object) -> TomlValue:
         """Return the path's text."""
         return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuList:
-    """CPU numbers in the kernel's list form; empty text is no CPU."""
-
-    allowed: str = 'a CPU list such as "0-3,8"'
-
-    def read(self, value: object) -> CpuSet:
-        """Return the CPUs."""
-        return CpuSet.parse(_text(value))
-
-    def write(self, value: object) -> TomlValue:
-        """Return the list form."""
-        return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuLimit:
-    """CPU numbers in the kernel's list form; empty text is None: no limit."""
-
-    allowed: str = 'a CPU list such as "0-3,8", or "" for all CPUs'
-
-    def read(self, value: object) -> CpuSet | None:
-        """Return the CPUs, None for empty text."""
-        return CpuSet.parse(_text(value)) or None
-
-    def write(self, value: object) -> TomlValue:
-        """Return the list form."""
-        return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,8 @@ def _problem(error: Exception, rows: list[str]) -> Problem:
     )
     row = rows[line - 1] if 0 < line <= len(rows) else ""
     key = _KEY.match(row) or _HEADING.match(row)
-    return Problem(line, f"{key[0].rstrip(' =').lstrip(' [')}: {words}" if key else words)
+    name = key[0].strip().strip("=[").strip() if key else ""
+    return Problem(line, f"{name}: {words}" if name and name.isprintable() else words)
 
 
 def _without(rows: list[str], problem: Problem) -> list[str]:

@@ -14,26 +14,35 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from sdnotify import SystemdNotifier
 
 from nodecpu import log
 from nodecpu.admin.machine import machine_of
 from nodecpu.admin.server import AdminServer
-from nodecpu.admin.state import Links, LinkState, NodeState
-from nodecpu.admin.view import Surroundings, node_state
+from nodecpu.admin.state import Links, LinkState, NodeState, TrialRow
+from nodecpu.admin.view import Surroundings, finding_states, node_state
+from nodecpu.arrangement import Arrangement, arrange
+from nodecpu.aside import Aside, AsideClaims, AsideRuntime
 from nodecpu.claims import Claims, Doors
 from nodecpu.config import Config, load
-from nodecpu.cpuset import union
+from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.dra.cdi import CdiDirectory
+from nodecpu.dra.condition import Condition, conditions
 from nodecpu.dra.devices import offered_devices
-from nodecpu.enforce.audit import Audit, CgroupProbe
+from nodecpu.dra.files import ClaimFiles
+from nodecpu.dra.metadata import MetadataFiles, describer
+from nodecpu.enforce.audit import Audit, CgroupProbe, Means
 from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.enforce.quota import CpuQuotas
+from nodecpu.enforce.systemd import Systemd
 from nodecpu.errors import NodeCpuError, NotReady
+from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
@@ -42,19 +51,35 @@ from nodecpu.nri.plugin import Plugin
 from nodecpu.policy.facts import AllocatedClaim
 from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Update
+from nodecpu.preflight.checks import RuntimeLink
+from nodecpu.preflight.watch import Preflight, Views
+from nodecpu.reconfigure import reconfigure
+from nodecpu.reports import CLAIM, Subject
 from nodecpu.service import Service, Watchers
 from nodecpu.startup import Started, node_name, rules_of, start
-from nodecpu.store.claims import Disk, Job
+from nodecpu.store.claims import NODE_UID, Disk, Job
 from nodecpu.store.database import locked, private_directory
+from nodecpu.topology.sysfs import read_online
+from nodecpu.trial import tried
 
 if TYPE_CHECKING:
-    from nodecpu.dra.publish import SlicePublisher
+    from nodecpu.dra.health import HealthService
+    from nodecpu.dra.publish import PublishStatus, SlicePublisher
     from nodecpu.dra.registration import KubeletPlugin, KubeletStatus
     from nodecpu.kube.claims import ClaimReader
+    from nodecpu.kube.client import KubeClient
+    from nodecpu.reconcile import Reconciler
 
 _LOG = logging.getLogger(__name__)
 
-_LATE_MODULES = ("nodecpu.dra.registration", "nodecpu.dra.publish", "nodecpu.kube.client", "nodecpu.kube.claims")
+_LATE_MODULES = (
+    "nodecpu.dra.registration",
+    "nodecpu.dra.publish",
+    "nodecpu.kube.client",
+    "nodecpu.kube.claims",
+    "nodecpu.kube.events",
+    "nodecpu.reconcile",
+)
 _HEAD_START_S = 1.0
 """How long the loading of slow libraries waits for the runtime's first synchronisation, which it would slow down."""
 
@@ -145,12 +170,17 @@ class Daemon:
         self._nri_state = LinkState(state="away")
         self._kubelet = LinkState(state="away")
         self._publisher: SlicePublisher | None = None
+        self._api: KubeClient | None = None
+        self._reconciler: Reconciler | None = None
+        self._health: HealthService | None = None
         self._started = started
+        self._arranged = started.arranged
+        self._cgroups = cgroups
         self._disk = Disk(self._started.claim_store)
-        self._specs = CdiDirectory(config.paths.cdi, driver=config.dra.driver)
+        self._specs = _claim_files(config, started)
         self._service = Service(
             self._started.books,
-            self._started.machine,
+            self._arranged.machine,
             rules_of(config),
             pods=self._started.container_store,
             probe=CgroupProbe(cgroups),
@@ -160,18 +190,32 @@ class Daemon:
                 freed=lambda: self._claims.notify(),
                 released=lambda uid: self._claims.forget_row(uid),
             ),
+            quotas=CpuQuotas(config.paths.cgroup),
         )
         self._service.restore_pods(self._started.pods)
-        self._plugin = Plugin(self._service)
+        self._service.adopting = self._started.adopting
+        self._service.containers_lost = self._started.containers_lost
+        self._aside = Aside(self._aside_changed)
+        self._preflight = Preflight(
+            Views(
+                config=lambda: self._config, link=self._runtime_link, api=lambda: self._api, published=self._published
+            ),
+            self._aside,
+            node=self._node,
+        )
+        self._plugin = Plugin(AsideRuntime(self._service, self._aside))
         self._unasked = _Unasked(self._plugin)
         doors = Doors(source=self._source, disk=self._disk, specs=self._specs)
         self._claims = Claims(self._service, doors, self._counters, wait_s=config.claims.wait_s)
-        self._audit = Audit(self._service, cgroups, self._unasked, self._counters, period_s=config.enforce.period_s)
+        self._claims.with_metadata = config.dra.device_metadata
+        means = Means(unasked=self._unasked, systemd=Systemd())
+        self._audit = Audit(self._service, cgroups, means, self._counters, period_s=config.enforce.period_s)
         self._audit.after_walk = self._publish
+        self._audit.is_aside = lambda: bool(self._aside.reason)
         self._synchronized = asyncio.Event()
         self._lost_at: float | None = None  # when the link to the runtime was last lost, by the monotonic clock
         self._surroundings = Surroundings(
-            node=self._node, machine=machine_of(self._started.topology), available=config.policy.available
+            node=self._node, machine=machine_of(self._started.topology), available=self._arranged.available
         )
 
     async def run(self) -> None:
@@ -180,12 +224,14 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        admin = AdminServer(self._config.paths.run, self._state)
+        admin = AdminServer(self._config.paths.run, self._state, self._try)
         admin.bind()
         self._disk.start()
         try:
             # Before the runtime can create anything: containers of prepared claims need their specs (C11).
             await self._restore_specs()
+            reach("start-specs-restored")
+            self._preflight.decide()
             async with asyncio.TaskGroup() as tasks:
                 settings = nri.LinkSettings(
                     socket=self._config.nri.socket,
@@ -201,6 +247,7 @@ class Daemon:
                         ("admin", admin.serve()),
                         ("audit", self._audit.run()),
                         ("watchdog", self._feed_watchdog()),
+                        ("preflight", self._preflight.run()),
                         ("cluster", self._serve_cluster()),
                     )
                 ]
@@ -234,6 +281,8 @@ class Daemon:
             self._publish()
         elif self._lost_at is None:
             self._lost_at = time.monotonic()
+        if self._health is not None:
+            self._health.changed()
         self._tell_status()
 
     async def _serve_cluster(self) -> None:
@@ -242,12 +291,15 @@ class Daemon:
             async with asyncio.timeout(_HEAD_START_S):
                 await self._synchronized.wait()
         await asyncio.to_thread(_load_late_modules)
-        from nodecpu.dra.registration import KubeletPlugin  # noqa: PLC0415 - slow to load, see _load_late_modules
+        from nodecpu.dra.health import HealthService  # noqa: PLC0415 - slow to load, see _load_late_modules
+        from nodecpu.dra.registration import KubeletPlugin  # noqa: PLC0415
 
+        self._health = HealthService(self._conditions)
         kubelet = KubeletPlugin(
             driver=self._config.dra.driver,
             kubelet=self._config.paths.kubelet,
-            claims=self._claims,
+            claims=AsideClaims(self._claims, self._aside),
+            health=self._health,
             on_status=self._kubelet_told,
         )
         async with asyncio.TaskGroup() as tasks:
@@ -262,13 +314,50 @@ class Daemon:
         from nodecpu.dra.publish import SlicePublisher  # noqa: PLC0415 - see _load_late_modules
         from nodecpu.kube.claims import ClaimReader  # noqa: PLC0415
         from nodecpu.kube.client import KubeClient  # noqa: PLC0415
+        from nodecpu.kube.events import Events  # noqa: PLC0415
         from nodecpu.kube.pods import PodWatch  # noqa: PLC0415
+        from nodecpu.kube.renewal import TokenRenewal  # noqa: PLC0415
+        from nodecpu.reconcile import Notes, Reconciler  # noqa: PLC0415
 
-        api = KubeClient(self._config.kube.kubeconfig, timeout_s=self._config.kube.server_timeout_s)
-        self._source.reader = ClaimReader(api, driver=self._config.dra.driver)
+        api = self._api = KubeClient(self._config.kube.kubeconfig, timeout_s=self._config.kube.server_timeout_s)
+        reader = self._source.reader = ClaimReader(api, driver=self._config.dra.driver, node=self._node)
         self._publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
         watch = PodWatch(api, node=self._node, sink=self._service)
-        return watch.run(), self._publisher.run(), self._publish_first()
+        events = Events(api, node=self._node)
+        self._claims.reports = self._service.reports = events
+        self._reconciler = Reconciler(
+            self._claims,
+            self._service,
+            reader,
+            notes=Notes(node_uid=self._started.claim_store.meta(NODE_UID), store=self._note),
+            period_s=self._config.kube.reconcile_s,
+            gone_after_s=self._config.claims.gone_after_s,
+        )
+        work = [watch.run(), self._publisher.run(), self._publish_first(), self._reconciler.run(), events.run()]
+        work.append(TokenRenewal(api, self._config.kube.kubeconfig, node=self._node).run())
+        if self._config.kube.node_topology:
+            work.append(self._topology_work(api, reader))
+        return tuple(work)
+
+    async def _topology_work(self, api: KubeClient, reader: ClaimReader) -> None:
+        """Publish the pools once they are what the runtime's containers make of them (X2)."""
+        from nodecpu.kube.nrt import TopologyPublisher, node_topology  # noqa: PLC0415 - see _load_late_modules
+
+        await self._synchronized.wait()
+        books, policy = self._service.books, self._config.kube.topology_manager_policy
+        topology = TopologyPublisher(
+            api,
+            reader,
+            lambda: node_topology(self._service.books.ledger, self._started.topology, policy=policy),
+            node=self._node,
+        )
+        books.changed = topology.changed
+        await topology.run()
+
+    def _note(self, key: str, value: str) -> None:
+        """Have a fact stored with the claims; not waited for, since it is found out again."""
+        store = self._started.claim_store
+        self._disk.submit(Job(after=lambda: store.set_meta(key, value))).add_done_callback(_log_failure)
 
     async def _publish_first(self) -> None:
         """Publish devices once the runtime is synchronised: before that no claim could be served (D5)."""
@@ -280,20 +369,61 @@ class Daemon:
         if self._publisher is None or not self._synchronized.is_set():
             return
         ledger = self._service.books.ledger
-        claimed = Counter[str]()
+        claimed: dict[str, CpuSet] = {}
         for claim in ledger.claims.values():
             for result in claim.results:
-                claimed[result.device] += len(result.cpus)
+                claimed[result.device] = claimed.get(result.device, NO_CPUS) | result.cpus
         usable = ledger.tree.usable
         self._publisher.publish(
             offered_devices(
-                self._started.devices,
-                sharable=usable.sharable,
+                self._arranged.devices,
+                usable=usable,
                 held=union(container.exclusive for container in ledger.containers.values()),
                 claimed=claimed,
                 min_shared=self._service.rules.unpublished(usable.reserved),
+                cores=self._arranged.cores,
             ),
-            closed=self._lost_at is not None and time.monotonic() - self._lost_at > _CLOSED_AFTER_S,
+            closed=self._is_closed() or bool(self._aside.reason),
+        )
+
+    def _aside_changed(self) -> None:
+        """Have everybody told that we stand aside, or not any more: then the audit puts right what it finds (E2)."""
+        self._publish()
+        self._service.tell_pending()
+        self._tell_status()
+
+    def _published(self) -> PublishStatus | None:
+        return None if self._publisher is None else self._publisher.status
+
+    def _runtime_link(self) -> RuntimeLink:
+        words = ", ".join(filter(None, (self._nri_state.state, self._nri_state.reason)))
+        return RuntimeLink(is_up=self._nri_state.state == "connected", state=words, version=self._plugin.runtime)
+
+    def _is_closed(self) -> bool:
+        """Return whether the runtime has been away for so long that no more pods are to be sent here (D5)."""
+        return self._lost_at is not None and time.monotonic() - self._lost_at > _CLOSED_AFTER_S
+
+    def _conditions(self) -> tuple[Condition, ...]:
+        """Return how each device is now (D6)."""
+        try:
+            online = read_online(self._config.paths.root)
+        except NodeCpuError as err:
+            kv(_LOG, logging.WARNING, "the online CPUs cannot be read, taken for unchanged", err=err)
+            online = self._started.topology.online
+        for claim in self._service.books.ledger.claims.values():
+            if claim.name and not claim.moved and (lost := claim.cpus - online):
+                self._claims.reports.report(
+                    Subject(kind=CLAIM, namespace=claim.namespace, name=claim.name, uid=claim.uid),
+                    "CPUsOffline",
+                    f"claim {claim.namespace}/{claim.name}: CPUs {lost} are offline"
+                    " (bring them online, or delete the pods and the claim, to be allocated anew)",
+                )
+        return conditions(
+            {device.name: device.cpus for device in self._arranged.devices},
+            self._service.books.ledger.claims.values(),
+            pool=self._node,
+            online=online,
+            runtime_away=self._is_closed(),
         )
 
     def _kubelet_told(self, status: KubeletStatus) -> None:
@@ -321,19 +451,32 @@ class Daemon:
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
         try:
             wanted = load(self._config_path)
+            config = self._config.reloaded(wanted)
+            units = self._arranged.machine.units
+            arranged = arrange(config, self._started.topology, self._cgroups.kubepods(), node=self._node, units=units)
+            reconfigure(self._service, arranged, rules_of(config))
         except NodeCpuError as err:
             kv(_LOG, logging.ERROR, "configuration not reloaded, the old one stays", path=self._config_path, err=err)
         else:
             for change in self._config.changes(wanted):
                 how = "applied" if change.reloadable else "needs a restart"
                 kv(_LOG, logging.INFO, "setting changed", state=f"{change.key}: {change.old} -> {change.new}, {how}")
-            self._config = self._config.reloaded(wanted)
-            self._service.rules = rules_of(self._config)
-            self._claims.wait_s = self._config.claims.wait_s
-            self._audit.period_s = self._config.enforce.period_s
-            log.set_level(self._config.log.level)
+            self._take_over(config, arranged)
         self._notify("READY=1")
         self._tell_status()
+
+    def _take_over(self, config: Config, arranged: Arrangement) -> None:
+        """Let a new configuration hold that the service has taken in."""
+        self._config, self._arranged = config, arranged
+        self._surroundings = replace(self._surroundings, available=arranged.available)
+        self._claims.wait_s = config.claims.wait_s
+        self._claims.with_metadata = config.dra.device_metadata
+        if self._reconciler is not None:
+            self._reconciler.period_s = config.kube.reconcile_s
+            self._reconciler.gone_after_s = config.claims.gone_after_s
+        self._audit.period_s = config.enforce.period_s
+        log.set_level(config.log.level)
+        self._publish()
 
     def _restore_specs(self) -> asyncio.Future[None]:
         """Have missing CDI specs written, and once the runtime is synchronised those removed that are over (C11)."""
@@ -349,25 +492,44 @@ class Daemon:
         if self._config.kube.enabled:
             error = self._publisher.status.error if self._publisher is not None else "not connected yet"
             api = LinkState(state="away" if error else "connected", reason=error)
-        return Links(runtime=self._nri_state, kubelet=self._kubelet, api=api)
+        ends = None if self._api is None else self._api.credentials_expire_at
+        return Links(runtime=self._nri_state, kubelet=self._kubelet, api=api, credentials_expire_at=ends)
 
     def _state(self) -> NodeState:
-        return node_state(self._service.books, self._surroundings, self._links(), self._counters.state())
+        counters, refusals = self._counters.state(), self._counters.last_refusals.all
+        state = node_state(self._service.books, self._surroundings, self._links(), counters, refusals)
+        findings = finding_states(self._preflight.findings)
+        return msgspec.structs.replace(state, preflight=findings, aside=self._aside.reason)
+
+    def _try(self, objects: Sequence[bytes]) -> tuple[TrialRow, ...]:
+        return tried(self._service, self._config.dra.driver, objects)
 
     def _tell_status(self) -> None:
         ledger = self._service.books.ledger
         links = self._links()
         runtime = " ".join(part for part in (links.runtime.name, links.runtime.version) if part) or "runtime"
+        aside = "standing aside, see nodecpu check; " if self._aside.reason else ""
         self._notify(
-            f"STATUS={runtime} {links.runtime.state}, kubelet {links.kubelet.state}, API server {links.api.state};"
-            f" {len(ledger.claims)} claims, {len(ledger.containers)} containers"
+            f"STATUS={aside}{runtime} {links.runtime.state}, kubelet {links.kubelet.state},"
+            f" API server {links.api.state}; {len(ledger.claims)} claims, {len(ledger.containers)} containers"
         )
 
     def _notify(self, message: str) -> None:
         self._systemd.notify(message)
 
 
-def _restore(specs: CdiDirectory, grants: tuple[ClaimGrant, ...], used: set[ClaimUID] | None) -> None:
+def _claim_files(config: Config, started: Started) -> ClaimFiles:
+    specs = CdiDirectory(config.paths.cdi, driver=config.dra.driver)
+    metadata = MetadataFiles(
+        specs,
+        config.paths.kubelet / "plugins" / config.dra.driver,
+        driver=config.dra.driver,
+        describe=describer(started.topology, config.dra.driver),
+    )
+    return ClaimFiles(specs, metadata)
+
+
+def _restore(specs: ClaimFiles, grants: tuple[ClaimGrant, ...], used: set[ClaimUID] | None) -> None:
     specs.restore(grants, used=used)
 
 
@@ -378,4 +540,4 @@ def _load_late_modules() -> None:
 
 def _log_failure(done: asyncio.Future[None]) -> None:
     if not done.cancelled() and (err := done.exception()) is not None:
-        kv(_LOG, logging.ERROR, "CDI specs could not be restored", err=err)
+        kv(_LOG, logging.ERROR, "the disk did not do what was not waited for", err=err)

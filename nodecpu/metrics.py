@@ -12,29 +12,54 @@ from typing import TYPE_CHECKING
 
 from nodecpu.admin.state import CounterState, LinkState, NodeState
 from nodecpu.cpuset import CpuSet, union
+from nodecpu.errors import NodeCpuError
+from nodecpu.refusals import Kind, Refusals
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
 class Counters:
-    """What happened since the start. ``repairs`` go by cause, ``refusals`` by the error's code."""
+    """What happened since the start.
 
-    __slots__ = ("forged_claims", "late_containers", "nri_reconnects", "refusals", "repairs")
+    ``annotations`` without effect go by reason, ``repairs`` by cause, ``refusals`` by the error's code; the last of
+    them are kept whole, in ``last_refusals``.
+    """
+
+    __slots__ = (
+        "annotations",
+        "forged_claims",
+        "gone_claims",
+        "last_refusals",
+        "late_containers",
+        "nri_reconnects",
+        "refusals",
+        "repairs",
+    )
 
     def __init__(self) -> None:
         self.forged_claims = 0
+        self.gone_claims = 0
         self.late_containers = 0
         self.nri_reconnects = 0
+        self.annotations: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
+        self.last_refusals = Refusals()
+
+    def refused(self, err: NodeCpuError, kind: Kind, name: str, uid: str) -> None:
+        """Count a refusal and keep it: of a claim, of a container's creation or of its resize."""
+        self.refusals[err.code] += 1
+        self.last_refusals.note(err, kind, name, uid)
 
     def state(self) -> CounterState:
         """Return the present counts."""
         return CounterState(
             forged_claims=self.forged_claims,
+            gone_claims=self.gone_claims,
             late_containers=self.late_containers,
             nri_reconnects=self.nri_reconnects,
+            annotations=dict(self.annotations),
             repairs=dict(self.repairs),
             refusals=dict(self.refusals),
         )
@@ -63,9 +88,11 @@ class _Collector:
 
 def _counters(counts: CounterState) -> Iterator[Metric]:
     yield _counter("forged_claims", "Claim variables that a container was not entitled to.", counts.forged_claims)
+    yield _counter("gone_claims", "Claims released because their object was gone.", counts.gone_claims)
     yield _counter("late_containers", "Containers found on the wrong CPUs at synchronisation.", counts.late_containers)
     yield _counter("nri_reconnects", "Times the link to the runtime came back.", counts.nri_reconnects)
-    yield _labelled("repairs", "Cpusets put right, by cause.", "cause", counts.repairs)
+    yield _labelled("annotations", "Annotations without effect, by reason.", "reason", counts.annotations)
+    yield _labelled("repairs", "Cpusets and quotas put right, by cause.", "cause", counts.repairs)
     yield _labelled("refusals", "Requests refused, by error code.", "code", counts.refusals)
 
 
@@ -95,12 +122,22 @@ def _gauges(state: NodeState) -> Iterator[Metric]:
         "kubelet": state.links.kubelet,
         "api": state.links.api,
     }
+    if (ends := state.links.credentials_expire_at) is not None:
+        yield _plain_gauge(
+            "credentials_expire_timestamp_seconds", "When the credentials for the API server end, in Unix time.", ends
+        )
     up = {name: int(link.state == "connected") for name, link in links.items()}
     yield _gauge("link_up", "Whether a link is up.", "link", up)
 
 
 def _cpus(lists: Iterable[str]) -> CpuSet:
     return union(CpuSet.parse(text) for text in lists)
+
+
+def _plain_gauge(name: str, text: str, value: float) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - see render
+
+    return GaugeMetricFamily(f"nodecpu_{name}", text, value=value)
 
 
 def _counter(name: str, text: str, value: int) -> Metric:

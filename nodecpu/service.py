@@ -14,21 +14,32 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from nodecpu.annotated import annotated, reported
 from nodecpu.books import Books
-from nodecpu.cpuset import union
-from nodecpu.errors import NoCapacity, NodeCpuError
+from nodecpu.cpuset import MAX_ID, union
+from nodecpu.errors import NoCapacity, NodeCpuError, NotReady
 from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
 from nodecpu.nri.versions import RuntimeVersion
-from nodecpu.policy.allocate import Machine, container_grant
+from nodecpu.policy.allocate import asked, container_grant, figured, resized_grant
+from nodecpu.policy.annotations import Preferences, preferences_of
+from nodecpu.policy.evidence import shown_by, told_by, unproven_grants
 from nodecpu.policy.facts import Container, ContainerState, PodSpec, Resources, Sandbox
+from nodecpu.policy.figures import merged
 from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.links import Links, links_of
+from nodecpu.policy.machine import Machine
+from nodecpu.policy.memory import make_memory_room
 from nodecpu.policy.pending import Seen
 from nodecpu.policy.plan import Change, Creation, Update
-from nodecpu.policy.requests import Request, request_of
+from nodecpu.policy.pull import NO_PULL, Pull, colocated
+from nodecpu.policy.rebuilt import as_it_runs
+from nodecpu.policy.requests import Request, check_handler, request_of, resized, told_of
 from nodecpu.policy.rules import Rules
+from nodecpu.policy.scheduling import SchedulingClass
+from nodecpu.quotas import QuotaFiles, Quotas
+from nodecpu.reports import POD, NoReports, Reports, Subject
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,23 +83,32 @@ class Service:
         probe: Probe,
         counters: Counters,
         watchers: Watchers,
+        quotas: QuotaFiles | None = None,
     ) -> None:
         self.books = books
         self.machine = machine
         self.rules = rules
         self.is_synchronized = False
+        self._schedules = False
+        self.reports: Reports = NoReports()
+        self.adopting = False
+        self.pods_known = False
+        self.containers_lost = False
         self._pod_store = pods
         self._probe = probe
         self._counters = counters
         self._watchers = watchers
+        self._quotas = None if quotas is None else Quotas(books, quotas, counters, self)
         self._pods: dict[PodUID, PodSpec] = {}
         self._sandboxes: dict[SandboxID, Sandbox] = {}
         self._unproven: dict[ContainerID, Container] = {}
+        self._listed: dict[ContainerID, Container] = {}
 
     # The runtime
 
     def runtime_connected(self, runtime: RuntimeVersion) -> None:
         """Note which runtime is at the other end."""
+        self._schedules = runtime.schedules
         kv(_LOG, logging.INFO, "runtime connected", runtime=runtime.name, version=runtime.version)
 
     def runtime_lost(self) -> None:
@@ -105,7 +125,10 @@ class Service:
         listed = {container.id: container for container in containers}
         gone = [known for known in self.books.ledger.containers if known not in listed]
         self._drop(gone)
-        for container in sorted(containers, key=lambda c: (not c.cdi_devices and not c.claim_env, c.id)):
+        if self.adopting:
+            self._listed = listed
+            self._keep_what_is_shown(listed.values())
+        for container in sorted(containers, key=_in_order_of_claim):
             sandbox = self._sandboxes.get(container.sandbox_id)
             if sandbox is not None:
                 self._found(sandbox, container)
@@ -140,6 +163,9 @@ class Service:
             if previous is not None:
                 self._drop([previous.id])
             links, request = self._asked(sandbox, container)
+            check_handler(self.rules, sandbox, container, union(link.cpus for link in links.held))
+            if request.exclusive and self.is_rebuilding:
+                raise NotReady(f"{_name(sandbox, container)}: the books were lost and are being rebuilt")
             try:
                 grant = self._decide(sandbox, container, links, request, previous)
             except NoCapacity:
@@ -148,7 +174,7 @@ class Service:
                 grant = self._decide(sandbox, container, links, request, previous)
             self._enter(grant)
         except NodeCpuError as err:
-            self._counters.refusals[err.code] += 1
+            self._counters.refused(err, "container", _name(sandbox, container), sandbox.uid)
             kv(
                 _LOG,
                 logging.WARNING,
@@ -158,25 +184,32 @@ class Service:
                 container_id=container.id,
                 err=err,
             )
+            self.reports.report(self._subject(sandbox), "ContainerRefused", str(err))
             raise
         placement = self.books.placement(container.id)
+        self._cover_pod(sandbox.uid)
         if placement is not None:
             self.books.pending.create(container.id, placement)
-        return Creation(placement=placement, updates=self._reply(self.books.pending.due(besides=container.id)))
+        updates = self._reply(self.books.pending.due(besides=container.id))
+        return Creation(placement=placement, updates=updates, scheduling=self._scheduling(sandbox, container, request))
 
     def update_container(self, sandbox: Sandbox, container: Container, wanted: Resources) -> tuple[Update, ...]:
-        """Return the entry for the container itself, which always carries our cpuset, and what else is due.
+        """Return the entry for the container itself, which always carries our figures, and what else is due (G12).
 
-        A request to change the cpuset is not followed: the books say where a container runs.
+        A request to change the cpuset is not followed: the books say where a container runs. Claimed CPUs stay, its own
+        grow or shrink in place; raises NoCapacity where they cannot, and then nothing has changed.
         """
         self.container_seen(sandbox, container)
+        grant = self.books.ledger.containers.get(container.id)
+        if grant is not None:
+            self._resize(sandbox, container, grant, wanted)
         due = self.books.pending.due(besides=container.id)
         placement = self.books.placement(container.id)
         if placement is None:
             return self._reply(due)
-        if placement.shares is None and wanted.shares:
-            placement = replace(placement, shares=wanted.shares)
-        return self._reply((Update(container_id=container.id, placement=placement), *due))
+        self._cover_pod(sandbox.uid)
+        own = Update(container_id=container.id, placement=merged(placement, wanted))
+        return self._reply((own, *due))
 
     def container_seen(self, sandbox: Sandbox, container: Container) -> None:
         """Take an event about a container for a late announcement if it is unknown, else note its state."""
@@ -219,6 +252,7 @@ class Service:
         for uid in gone:
             del self._pods[uid]
         self._pods.update(listed)
+        self.pods_known = True
         self._judge_unproven()
 
     def pod_seen(self, pod: PodSpec) -> None:
@@ -250,6 +284,70 @@ class Service:
             return True
         return self.books.pending.see(container_id, seen, self.books.placement(container_id))
 
+    # Claims that the books do not know (R2)
+
+    @property
+    def unproven_claims(self) -> tuple[ClaimUID, ...]:
+        """The claims that the API server has not confirmed yet, by UID."""
+        return tuple(sorted(uid for uid, claim in self.books.ledger.claims.items() if claim.unproven))
+
+    @property
+    def pods(self) -> tuple[PodSpec, ...]:
+        """The pods of this node as last seen."""
+        return tuple(self._pods.values())
+
+    def is_used(self, uid: ClaimUID) -> bool:
+        """Return whether a container holds a claim, or shows it and could not be judged yet."""
+        return bool(self.books.ledger.holders(uid)) or any(uid in shown_by(one) for one in self._unproven.values())
+
+    def has_strangers(self, uid: ClaimUID) -> bool:
+        """Return whether a container that shows or holds a claim is of a pod that the API server has not told of."""
+        sandboxes = (self._sandboxes.get(c.sandbox_id) for c in self._unproven.values() if uid in shown_by(c))
+        pods = {sandbox.uid for sandbox in sandboxes if sandbox is not None}
+        pods |= {grant.pod_uid for grant in self.books.ledger.holders(uid)}
+        return any(pod not in self._pods for pod in pods)
+
+    def judge(self) -> None:
+        """Judge again the containers that could not be judged: a claim of theirs was confirmed."""
+        self._judge_unproven()
+
+    def disprove(self, uid: ClaimUID) -> None:
+        """Drop a claim that the API server does not confirm; its containers are judged as if they did not show it."""
+        claim = self.books.ledger.claims.get(uid)
+        if claim is None or not claim.unproven:
+            return
+        holders = tuple(grant.id for grant in self.books.ledger.holders(uid))
+        self._unproven |= {one: self._listed[one] for one in holders if one in self._listed}
+        self.books.enact(Change(drop_containers=holders))
+        self.books.enact(Change(drop_claims=(uid,)))
+        kv(_LOG, logging.WARNING, "claim not confirmed, its CPUs are free again", claim_uid=uid, cpus=claim.cpus)
+        self._watchers.freed()
+        self._judge_unproven()
+
+    def adoption_done(self) -> None:
+        """Stop looking for claims that the books do not know: all were judged."""
+        self.adopting = False
+        self._listed = {}
+
+    def _keep_what_is_shown(self, containers: Iterable[Container]) -> None:
+        """Enter the claims that running containers show and run on, before anybody else gets their CPUs (R2)."""
+        for container in sorted(containers, key=lambda c: c.id):
+            seen = self._probe.seen(container.cgroups_path)
+            cpus = container.cpus if seen is None else seen.cpus
+            told = [one for one in told_by(container.claim_env) if one.cpus <= cpus]
+            ledger = self.books.ledger
+            taken = ledger.tree.usable.all - ledger.grantable(ledger.tree.usable.all)
+            for grant in unproven_grants(told, ledger.claims, taken):
+                self.books.enact_claim(grant)
+                kv(
+                    _LOG,
+                    logging.WARNING,
+                    "claim found in a running container, to be confirmed by the API server",
+                    container_id=container.id,
+                    claim_uid=grant.uid,
+                    cpus=grant.cpus,
+                )
+
     def tell_pending(self) -> None:
         """Have pending cpusets looked after, if there are any."""
         if self.books.pending.is_open:
@@ -264,7 +362,7 @@ class Service:
             dead = [g.id for g in self.books.ledger.holders(uid) if self._is_dead(g)]
             if dead:
                 self.books.enact(Change(drop_containers=tuple(dead)))
-            if self.books.ledger.holders(uid):
+            if self.is_used(uid):
                 continue
             self.books.enact(Change(drop_claims=(uid,)))
             self._watchers.released(uid)
@@ -290,9 +388,11 @@ class Service:
             self.books.pending.see(container.id, seen, self.books.placement(container.id))
             return
         try:
-            self._enter(self._decide_or_share(sandbox, container))
+            self._require_pod(sandbox, seen)
+            self._enter(as_it_runs(self.books.ledger, self._decide_or_share(sandbox, container), seen))
         except NodeCpuError as err:
             self._unproven[container.id] = container
+            self._counters.last_refusals.note(err, "container", _name(sandbox, container), sandbox.uid)
             kv(
                 _LOG,
                 logging.WARNING,
@@ -305,6 +405,17 @@ class Service:
             return
         if not self.books.pending.see(container.id, seen, self.books.placement(container.id)):
             self._counters.late_containers += 1
+
+    @property
+    def is_rebuilding(self) -> bool:
+        """Return whether containers run that the books lost and that could not be judged yet: nobody gets CPUs."""
+        return self.containers_lost and bool(self._unproven)
+
+    def _require_pod(self, sandbox: Sandbox, seen: Seen) -> None:
+        """Raise NotReady for a pod that is not known yet, where the books lost what its container was given."""
+        pinned = bool(seen.cpus) and not self.books.ledger.tree.usable.all <= seen.cpus
+        if pinned and self.containers_lost and not self.pods_known and sandbox.uid not in self._pods:
+            raise NotReady(f"pod {sandbox.namespace}/{sandbox.name}: the books were lost, its spec is not known yet")
 
     def _judge_unproven(self) -> None:
         waiting, self._unproven = self._unproven, {}
@@ -325,13 +436,14 @@ class Service:
     ) -> ContainerGrant:
         """Return the grant for a container; a restarted one gets what its predecessor had (L4)."""
         if previous is not None and self._is_same(previous, links, request):
-            return replace(
+            again = replace(
                 previous,
                 id=container.id,
                 sandbox_id=sandbox.id,
                 state=container.state,
                 path=container.cgroups_path,
             )
+            return figured(self.rules, replace(asked(again, request), reason=previous.reason))
         return container_grant(self.books.ledger, self.machine, self.rules, sandbox, container, links.held, request)
 
     def _decide_or_share(self, sandbox: Sandbox, container: Container) -> ContainerGrant:
@@ -364,9 +476,134 @@ class Service:
                 container_id=container.id,
                 state=",".join(links.ignored)[:200],
             )
+            self.reports.report(
+                self._subject(sandbox),
+                "ClaimNotEntitled",
+                f"container {container.name} shows claims that it is not entitled to, they give it nothing"
+                " (reference the claim in its resources.claims)",
+            )
         claimed = union(link.cpus for link in links.held)
         reserved = bool(self.books.ledger.tree.usable.reserved)
-        return links, request_of(self.rules, sandbox, container, spec, claimed, reserved=reserved)
+        found = annotated(self.rules, sandbox, container, spec)
+        preferences = reported(found, self._counters, self.reports, self._subject(sandbox), container)
+        request = request_of(self.rules, sandbox, container, spec, claimed, reserved=reserved, preferences=preferences)
+        return links, replace(request, pull=self._pull(sandbox, container, preferences))
+
+    def _pull(self, sandbox: Sandbox, container: Container, preferences: Preferences) -> Pull:
+        """Return where a container is drawn to: by others of its pod or namespace, where that is configured (S)."""
+        del container, preferences
+        if not (self.rules.colocate_pods or self.rules.colocate_namespaces):
+            return NO_PULL
+        weights = colocated(
+            self.books.ledger.containers.values(),
+            sandbox.uid,
+            sandbox.namespace,
+            pods=self.rules.colocate_pods,
+            namespaces=self.rules.colocate_namespaces,
+        )
+        return Pull(weights=weights)
+
+    def _resize(self, sandbox: Sandbox, container: Container, grant: ContainerGrant, wanted: Resources) -> None:
+        """Give a container what an in-place update asks for, if that is other than what it has (G12)."""
+        spec = self._pods.get(sandbox.uid)
+        told = resized(grant, told_of(sandbox, container, spec), wanted)
+        if (told.mcpu, told.limit_mcpu) == (grant.told_mcpu, grant.limit_mcpu) or grant.group is Group.IGNORED:
+            return
+        preferences = annotated(self.rules, sandbox, container, spec).preferences
+        reserved = bool(self.books.ledger.tree.usable.reserved)
+        request = request_of(
+            self.rules,
+            sandbox,
+            container,
+            spec,
+            grant.claimed,
+            reserved=reserved,
+            preferences=preferences,
+            told=told,
+        )
+        try:
+            changed = resized_grant(self.books.ledger, self.machine, self.rules, grant, request)
+            self._enter(changed)
+        except NodeCpuError as err:
+            self._counters.refused(err, "resize", _name(sandbox, container), sandbox.uid)
+            kv(
+                _LOG,
+                logging.WARNING,
+                "resize refused",
+                pod=f"{sandbox.namespace}/{sandbox.name}",
+                container=container.name,
+                container_id=container.id,
+                err=err,
+            )
+            self.reports.report(self._subject(sandbox), "ResizeRefused", str(err))
+            raise
+
+    def _scheduling(self, sandbox: Sandbox, container: Container, request: Request) -> SchedulingClass | None:
+        """Return the scheduling class for a new container, if the runtime can set it."""
+        wanted = self.rules.scheduling_of(sandbox.namespace, request.qos, request.preferences.scheduling_class)
+        if wanted is None or self._schedules:
+            return wanted
+        kv(
+            _LOG,
+            logging.WARNING,
+            "scheduling class not set: the runtime's NRI is older than 0.11",
+            pod=f"{sandbox.namespace}/{sandbox.name}",
+            container=container.name,
+            container_id=container.id,
+            state=wanted.name,
+        )
+        return None
+
+    def asked_again(self, rules: Rules, grant: ContainerGrant, *, reserved: bool) -> Request | None:
+        """Return what a container in the books asks for by some rules; None if its sandbox is not known (yet)."""
+        sandbox = self._sandboxes.get(grant.sandbox_id)
+        if sandbox is None:
+            return None
+        spec = self._pods.get(grant.pod_uid)
+        container = Container(id=grant.id, sandbox_id=grant.sandbox_id, name=grant.name)
+        told = told_of(sandbox, container, spec)
+        told = replace(
+            told,
+            mcpu=grant.told_mcpu,
+            limit_mcpu=grant.limit_mcpu,
+            qos=grant.qos,
+            may_own=told.may_own or bool(grant.exclusive),
+        )
+        annotations = sandbox.annotations if spec is None else spec.annotations
+        preferences = preferences_of(rules, sandbox.namespace, container.name, annotations).preferences
+        return request_of(
+            rules, sandbox, container, spec, grant.claimed, reserved=reserved, preferences=preferences, told=told
+        )
+
+    def reconfigured(self) -> None:
+        """Have what follows from other rules looked after: containers to be told, claims that may fit now."""
+        self._watchers.freed()
+        self.tell_pending()
+
+    def check_quotas(self) -> None:
+        """Look whether a quota throttles CPUs that a container owns (G14)."""
+        if self._quotas is not None:
+            self._quotas.audit(lift=self.rules.lift_pod_quota)
+
+    def spec_of(self, uid: PodUID) -> PodSpec | None:
+        """Return a pod as last seen."""
+        return self._pods.get(uid)
+
+    def tell(self, grant: ContainerGrant, reason: str, message: str) -> None:
+        """Report something of a container on its pod."""
+        spec = self._pods.get(grant.pod_uid)
+        uid = grant.pod_uid if spec is None else spec.uid
+        self.reports.report(Subject(kind=POD, namespace=grant.namespace, name=grant.pod, uid=uid), reason, message)
+
+    def _cover_pod(self, uid: PodUID) -> None:
+        if self._quotas is not None:
+            self._quotas.cover(uid, lift=self.rules.lift_pod_quota)
+
+    def _subject(self, sandbox: Sandbox) -> Subject:
+        """Return the pod as the API server knows it: a static pod is known there by its mirror's UID."""
+        spec = self._pods.get(sandbox.uid)
+        uid = sandbox.uid if spec is None else spec.uid
+        return Subject(kind=POD, namespace=sandbox.namespace, name=sandbox.name, uid=uid)
 
     def _is_same(self, previous: ContainerGrant, links: Links, request: Request) -> bool:
         """Return whether a predecessor's grant serves again: same wish, same links, its own CPUs still free."""
@@ -379,7 +616,7 @@ class Service:
         return same and self.books.ledger.grantable(previous.exclusive) == previous.exclusive
 
     def _enter(self, grant: ContainerGrant) -> None:
-        self.books.enact(Change(put_containers=(grant,)))
+        self.books.enact(Change(put_containers=(grant, *make_memory_room(self.books.ledger, grant))))
         placement = self.books.placement(grant.id)
         kv(
             _LOG,
@@ -394,14 +631,15 @@ class Service:
             state=grant.reason,
         )
 
-    def _drop(self, container_ids: Iterable[ContainerID]) -> None:
+    def _drop(self, container_ids: Sequence[ContainerID]) -> None:
         """Release containers that the books know, and the released claims that only they held."""
         known = [one for one in container_ids if one in self.books.ledger.containers]
-        for one in container_ids:
-            self._unproven.pop(one, None)
+        waiting = [self._unproven.pop(one) for one in container_ids if one in self._unproven]
+        uids = {uid for container in waiting for uid in shown_by(container)}
         if not known:
+            self.release_over(sorted(uids))
             return
-        uids = {link.claim_uid for one in known for link in self.books.ledger.containers[one].links}
+        uids |= {link.claim_uid for one in known for link in self.books.ledger.containers[one].links}
         self.books.enact(Change(drop_containers=tuple(known)))
         for one in known:
             kv(_LOG, logging.INFO, "container released", container_id=one)
@@ -422,3 +660,12 @@ class Service:
         self.books.pending.replied()
         self.tell_pending()
         return updates
+
+
+def _name(sandbox: Sandbox, container: Container) -> str:
+    return f"{sandbox.namespace}/{sandbox.name}/{container.name}"
+
+
+def _in_order_of_claim(container: Container) -> tuple[bool, int, ContainerID]:
+    """Holders first, then who runs on the fewest CPUs: those were pinned, and keep what they have (R1)."""
+    return not container.cdi_devices and not container.claim_env, len(container.cpus) or MAX_ID, container.id

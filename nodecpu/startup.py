@@ -6,20 +6,25 @@ import logging
 import socket
 from dataclasses import dataclass, replace
 
+from nodecpu.arrangement import Arrangement, arrange
 from nodecpu.books import Books
 from nodecpu.config import Config
-from nodecpu.dra.devices import Device, grouped_devices
+from nodecpu.cpuset import NO_CPUS, CpuSet, union
+from nodecpu.dra.told import claims_in_specs
 from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.failpoints import reach
+from nodecpu.ids import ClaimUID
+from nodecpu.kube.credentials import kubelet_node_name
 from nodecpu.log import kv
-from nodecpu.policy.allocate import Machine
+from nodecpu.policy.evidence import Evidence, unproven_grants
 from nodecpu.policy.facts import PodSpec
-from nodecpu.policy.grants import ClaimGrant
+from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.ledger import Ledger
-from nodecpu.policy.picker import build_units
-from nodecpu.policy.pools import Level, build_pools
+from nodecpu.policy.pools import Level
+from nodecpu.policy.priority import Priority
 from nodecpu.policy.rules import Mirrored, Rules, Sharing
-from nodecpu.policy.usable import usable_cpus
-from nodecpu.store.claims import ClaimStore, Job
+from nodecpu.policy.wishes import Spread, Wishes
+from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore, Job
 from nodecpu.store.containers import ContainerStore
 from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_boot_id, read_topology
@@ -32,17 +37,18 @@ class Started:
     """The node as it is known when the sockets may open."""
 
     topology: Topology
-    machine: Machine
-    devices: tuple[Device, ...]
+    arranged: Arrangement
     books: Books
     claim_store: ClaimStore
     container_store: ContainerStore
     pods: tuple[PodSpec, ...]
+    adopting: bool
+    containers_lost: bool
 
 
 def node_name(config: Config) -> str:
-    """Return the name of this node: the configured one, else the host name as the kubelet takes it."""
-    return config.node.name or socket.gethostname().lower()
+    """Return the name of this node: the configured one, else that in the kubelet's certificate, else the host name."""
+    return config.node.name or kubelet_node_name(config.paths.kubelet) or socket.gethostname().lower()
 
 
 def rules_of(config: Config) -> Rules:
@@ -59,51 +65,68 @@ def rules_of(config: Config) -> Rules:
         min_shared=policy.min_shared,
         pin_memory=policy.pin_memory,
         prefer_isolated=policy.prefer_isolated,
+        wishes=Wishes(
+            full_cores=policy.full_cores,
+            spread=None if policy.spread == "none" else Spread(policy.spread),
+            same_l3=policy.align_l3,
+        ),
+        require_cpuset=config.dra.require_cpuset,
+        colocate_pods=policy.colocate_pods,
+        colocate_namespaces=policy.colocate_namespaces,
+        prefer_shared=policy.prefer_shared,
+        priority=Priority(policy.cpu_priority),
+        unlimited_burstable=_burstable_level(policy.unlimited_burstable),
+        lift_exclusive_quota=policy.lift_exclusive_quota,
+        lift_pod_quota=claims.lift_pod_quota,
+        ignored_handlers=policy.ignored_handlers,
+        annotation_domain=config.annotations.domain,
+        may_preserve=config.annotations.may_preserve,
+        may_use_reserved=config.annotations.may_use_reserved,
+        may_be_realtime=config.annotations.may_be_realtime,
+        scheduling_classes={one.name: one for one in config.scheduling.classes},
+        namespace_scheduling=config.scheduling.namespaces,
+        qos_scheduling=config.scheduling.qos,
     )
+
+
+def _burstable_level(word: str) -> Level | None:
+    return None if word == "none" else Level.ROOT if word == "system" else Level(word)
 
 
 def start(config: Config, cgroups: Cgroups) -> Started:
     """Return the node with its books restored; raises HostError or StateError if that cannot be trusted."""
     topology = read_topology(config.paths.root)
-    usable = usable_cpus(
-        online=topology.online,
-        isolated=topology.isolated,
-        available=config.policy.available,
-        kubepods=cgroups.kubepods(),
-        reserved=config.policy.reserved,
-    )
-    levels = () if config.policy.mode == "flat" else tuple(Level(name) for name in config.policy.levels)
-    tree = build_pools(topology, usable, levels)
-    devices = grouped_devices(topology, usable, grouping=config.dra.grouping, driver=config.dra.driver)
+    arranged = arrange(config, topology, cgroups.kubepods(), node=node_name(config))
+    _report_devices(config, arranged)
     claim_store = ClaimStore(config.paths.state / "claims.db")
     container_store = ContainerStore(config.paths.run / "containers.db")
     boot_id = read_boot_id(config.paths.root)
     claims = _claims_of_this_machine(claim_store, boot_id, topology.fingerprint())
     containers, pods = container_store.load(boot_id)
-    books = Books(Ledger(tree), container_store)
-    over = books.restore(claims, containers)
+    books = Books(Ledger(arranged.tree), container_store)
+    adopting = _is_adopting(claim_store, claims)
+    traces = _traces(config, claims, containers) if adopting else ()
+    over = books.restore((*claims, *traces), containers)
     claim_store.commit([Job(drops=over)])
+    reach("start-books-loaded")
     kv(
         _LOG,
         logging.INFO,
         "books loaded",
         count=len(books.ledger.claims),
         state=f"{len(books.ledger.claims)} claims, {len(containers)} containers, {len(pods)} pods, {len(over)} over",
-        cpus=usable.all,
+        cpus=arranged.usable.all,
     )
     _report_conflicts(books)
     return Started(
         topology=topology,
-        machine=Machine(
-            units=build_units(topology),
-            devices={device.name: device.cpus for device in devices},
-            pool=node_name(config),
-        ),
-        devices=devices,
+        arranged=arranged,
         books=books,
         claim_store=claim_store,
         container_store=container_store,
         pods=pods,
+        adopting=adopting,
+        containers_lost=container_store.is_rebuilt and config.kube.enabled,
     )
 
 
@@ -120,6 +143,40 @@ def _claims_of_this_machine(store: ClaimStore, boot_id: str, fingerprint: str) -
     return claims
 
 
+def _is_adopting(store: ClaimStore, claims: tuple[ClaimGrant, ...]) -> bool:
+    """Return whether claims may live that the books do not know, until all were judged: restarts do not end it."""
+    if store.meta(ADOPTED) is not None:
+        return False
+    adopting = not claims or store.is_rebuilt or store.meta(ADOPTING) is not None
+    if adopting:
+        store.set_meta(ADOPTING, "yes")
+    return adopting
+
+
+def _traces(
+    config: Config, claims: tuple[ClaimGrant, ...], containers: tuple[ContainerGrant, ...]
+) -> tuple[ClaimGrant, ...]:
+    """Return what is known of claims without a database: of links in the containers' one, and of CDI specs (R2)."""
+    linked: dict[ClaimUID, CpuSet] = {}
+    for container in containers:
+        for link in container.links:
+            linked[link.claim_uid] = linked.get(link.claim_uid, NO_CPUS) | link.cpus
+    told = claims_in_specs(config.paths.cdi, driver=config.dra.driver)
+    specified = {one.uid for one in told if linked.get(one.uid, NO_CPUS) <= one.cpus}
+    missing = [Evidence(uid=uid, cpus=cpus, requests={}) for uid, cpus in linked.items() if uid not in specified]
+    taken = union(container.exclusive for container in containers) | union(c.cpus for c in claims if not c.moved)
+    grants = unproven_grants((*missing, *told), [claim.uid for claim in claims], taken)
+    for grant in grants:
+        kv(
+            _LOG,
+            logging.WARNING,
+            "claim found by its traces, to be confirmed by the API server",
+            claim_uid=grant.uid,
+            cpus=grant.cpus,
+        )
+    return grants
+
+
 def _report_conflicts(books: Books) -> None:
     """Log claims on CPUs that may not be given any more: they keep them, nothing new comes from there (R3)."""
     grantable = books.ledger.tree.usable.grantable
@@ -133,3 +190,9 @@ def _report_conflicts(books: Books) -> None:
                 claim_uid=claim.uid,
                 cpus=claim.cpus - grantable,
             )
+
+
+def _report_devices(config: Config, arranged: Arrangement) -> None:
+    """Log what no claim can ask for, though there is something to give."""
+    if arranged.usable.grantable and not any(device.cpus for device in arranged.devices):
+        kv(_LOG, logging.WARNING, "no device has CPUs to give", state=f"dra.grouping = {config.dra.grouping}")

@@ -10,11 +10,12 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from nodecpu.dra.health import HealthService
 from nodecpu.dra.registration import KubeletPlugin, KubeletStatus
 from nodecpu.errors import NodeCpuError
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.plan import PreparedDevice
-from nodecpu.proto import dra_pb2, registration_pb2
+from nodecpu.proto import dra_pb2, health_pb2, registration_pb2
 
 Answer = tuple[PreparedDevice, ...] | NodeCpuError
 
@@ -76,6 +77,16 @@ class Kubelet:
         )
         return {uid: one.error for uid, one in dra_pb2.NodeUnprepareResourcesResponse.FromString(answer).claims.items()}
 
+    def watch_health(self, version: str = "v1alpha1") -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
+        """Return the stream of a version of the health service."""
+        stub: grpc.aio.UnaryStreamMultiCallable[bytes, health_pb2.NodeWatchResourcesResponse] = (
+            self.channel.unary_stream(
+                f"/{version}.DRAResourceHealth/NodeWatchResources",
+                response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+            )
+        )
+        return aiter(stub(b""))
+
     async def get_info(self) -> registration_pb2.PluginInfo:
         answer = await self.call("/pluginregistration.Registration/GetInfo", b"")
         return registration_pb2.PluginInfo.FromString(answer)
@@ -108,9 +119,17 @@ async def served(
     on_status: Callable[[KubeletStatus], None] | None = None,
     check_s: float = 60.0,
     driver: str = "dra.cpu",
+    health: HealthService | None = None,
 ) -> AsyncIterator[KubeletPlugin]:
     """Serve both sockets below ``root`` for as long as the block lasts."""
-    plugin = KubeletPlugin(driver=driver, kubelet=root, claims=claims, on_status=on_status, check_s=check_s)
+    plugin = KubeletPlugin(
+        driver=driver,
+        kubelet=root,
+        claims=claims,
+        health=health or HealthService(tuple),
+        on_status=on_status,
+        check_s=check_s,
+    )
     running = asyncio.create_task(plugin.run())
     bound = asyncio.create_task(plugin.bound.wait())
     try:

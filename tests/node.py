@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nodecpu.arrangement import arrange
 from nodecpu.claims import Claims, Doors
 from nodecpu.config import Config, parse
 from nodecpu.cpuset import CpuSet, NodeSet
@@ -35,8 +36,10 @@ from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.ledger import violations
 from nodecpu.policy.pending import Seen
 from nodecpu.policy.plan import Placement, PreparedDevice, Update
+from nodecpu.quotas import QuotaFiles
+from nodecpu.reconfigure import reconfigure
 from nodecpu.service import Service, Watchers
-from nodecpu.startup import rules_of, start
+from nodecpu.startup import node_name, rules_of, start
 from nodecpu.store.claims import Disk
 
 ALL = CpuSet(range(16))
@@ -61,6 +64,7 @@ class FakeRuntime:
 
     processes: dict[ContainerID, Process] = field(default_factory=dict)
     loses_updates: bool = False
+    quotas: QuotaFiles | None = None
 
     def is_populated(self, cgroups_path: str) -> bool:
         process = self._at(cgroups_path)
@@ -139,11 +143,12 @@ class Node:
         self.kicks = 0
         self.service = Service(
             self.started.books,
-            self.started.machine,
+            self.started.arranged.machine,
             rules_of(config),
             pods=self.started.container_store,
             probe=runtime,
             counters=self.counters,
+            quotas=runtime.quotas,
             watchers=Watchers(
                 pending=self._kicked,
                 freed=lambda: self.claims.notify(),
@@ -156,6 +161,14 @@ class Node:
 
     def _kicked(self) -> None:
         self.kicks += 1
+
+    def reload(self, config: Config) -> None:
+        """Take in another configuration as the daemon does at SIGHUP."""
+        units = self.service.machine.units
+        kubepods = Cgroups(config.paths.cgroup).kubepods()
+        arranged = arrange(config, self.started.topology, kubepods, node=node_name(config), units=units)
+        reconfigure(self.service, arranged, rules_of(config))
+        self.config = config
 
     async def crash(self) -> None:
         """Drop everything as a kill would: what is queued for the disk may or may not get there."""
@@ -261,11 +274,14 @@ class PodShape:
     qos: QoS = QoS.BEST_EFFORT
     request_mcpu: int | None = None
     claims: tuple[str, ...] = ()
+    limit_mcpu: int | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    handler: str = ""
 
     @property
     def spec(self) -> PodSpec:
         refs = tuple(ClaimRef(claim=name) for name in self.claims)
-        main = ContainerSpec(name="main", request_mcpu=self.request_mcpu, claims=refs)
+        main = ContainerSpec(name="main", request_mcpu=self.request_mcpu, limit_mcpu=self.limit_mcpu, claims=refs)
         uid = PodUID(f"pod-{self.number}")
         return PodSpec(
             uid=uid,
@@ -274,12 +290,20 @@ class PodShape:
             name=f"pod-{self.number}",
             qos=self.qos,
             containers={"main": main},
+            annotations=self.annotations,
         )
 
     @property
     def sandbox(self) -> Sandbox:
         uid = PodUID(f"pod-{self.number}")
-        return Sandbox(id=SandboxID(f"s{self.number}"), uid=uid, namespace=self.namespace, name=f"pod-{self.number}")
+        return Sandbox(
+            id=SandboxID(f"s{self.number}"),
+            uid=uid,
+            namespace=self.namespace,
+            name=f"pod-{self.number}",
+            runtime_handler=self.handler,
+            annotations=self.annotations,
+        )
 
     def container(self, container_id: str, env: Mapping[str, str] | None = None) -> Container:
         return Container(

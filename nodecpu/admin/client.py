@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from nodecpu.admin.state import NodeState, Reply, Request
+from nodecpu.admin.state import NodeState, Reply, Request, TrialRow
 from nodecpu.errors import HostError, LinkError, NodeCpuError, PeerProtocolError
 
 TIMEOUT_S: Final = 10.0
@@ -20,8 +21,23 @@ _START: Final = "see `systemctl status nodecpu` and `journalctl -u nodecpu`"
 
 def fetch_state(path: Path, *, timeout_s: float = TIMEOUT_S) -> NodeState:
     """Return what the daemon behind a socket shows; NodeCpuError, with a hint, if it does not answer."""
+    state = _asked(path, Request(verb="state"), timeout_s).state
+    if state is None:
+        raise PeerProtocolError(f"the daemon at {path} gave an empty answer")
+    return state
+
+
+def try_objects(path: Path, objects: Sequence[bytes], *, timeout_s: float = TIMEOUT_S) -> tuple[TrialRow, ...]:
+    """Return what would become of Kubernetes objects (JSON) now; NodeCpuError, with a hint, if there is no answer."""
+    trial = _asked(path, Request(verb="try", objects=tuple(msgspec.Raw(one) for one in objects)), timeout_s).trial
+    if trial is None:
+        raise PeerProtocolError(f"the daemon at {path} gave an empty answer")
+    return trial
+
+
+def _asked(path: Path, request: Request, timeout_s: float) -> Reply:
     try:
-        data = _exchange(path, msgspec.json.encode(Request(verb="state")) + b"\n", timeout_s)
+        data = _exchange(path, msgspec.json.encode(request) + b"\n", timeout_s)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise LinkError(f"the daemon is not running: nobody answers at {path}", hint=_START) from error
     except PermissionError as error:
@@ -54,7 +70,7 @@ def _exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
     return b"".join(parts)
 
 
-def _decoded(data: bytes, path: Path) -> NodeState:
+def _decoded(data: bytes, path: Path) -> Reply:
     if not data.endswith(b"\n"):
         raise PeerProtocolError(f"the daemon at {path} hung up before it had answered", hint="try again")
     try:
@@ -66,6 +82,4 @@ def _decoded(data: bytes, path: Path) -> NodeState:
         ) from error
     if reply.error is not None:
         raise NodeCpuError(f"the daemon refuses: {reply.error.message}", hint=reply.error.hint)
-    if reply.state is None:
-        raise PeerProtocolError(f"the daemon at {path} gave an empty answer")
-    return reply.state
+    return reply

@@ -1,4 +1,4 @@
-"""The daemon's end of the admin socket (shell): one JSON line in, one JSON line out, read-only.
+"""The daemon's end of the admin socket (shell): one JSON line in, one JSON line out, nothing changed by it.
 
 The socket is for root alone (0600, in a directory of ours) and appears under its name only when it answers. A peer
 gets bounded time and space; nothing it sends can hold up or end the daemon.
@@ -10,18 +10,19 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from nodecpu.admin.state import NodeState, Refusal, Reply, Request
+from nodecpu.admin.state import NodeState, Refusal, Reply, Request, TrialRow
 from nodecpu.errors import HostError, NodeCpuError
+from nodecpu.failpoints import reach
 from nodecpu.log import kv, operation
 
 SOCKET_NAME: Final = "admin.sock"
-MAX_REQUEST_BYTES: Final = 4096
+MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_PEERS: Final = 8
 ACCEPT_PAUSE_S: Final = 1.0
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -31,14 +32,22 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class AdminServer:
-    """Answers the command line with what ``state`` returns at that moment.
+    """Answers the command line with what ``state`` returns at that moment, and what ``trial`` says of objects.
 
     ``bind`` makes the socket, ``serve`` answers until cancelled and removes it; ``close`` is for one never served.
     """
 
-    def __init__(self, run_dir: Path, state: Callable[[], NodeState], *, request_timeout_s: float = REQUEST_TIMEOUT_S):
+    def __init__(
+        self,
+        run_dir: Path,
+        state: Callable[[], NodeState],
+        trial: Callable[[Sequence[bytes]], tuple[TrialRow, ...]],
+        *,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ):
         self.path = run_dir / SOCKET_NAME
         self._state = state
+        self._trial = trial
         self._request_timeout_s = request_timeout_s
         self._socket: socket.socket | None = None
         self._inode = 0
@@ -54,7 +63,9 @@ class AdminServer:
             making.chmod(0o600)
             listening.listen(MAX_PEERS)
             self._inode = making.stat().st_ino
+            reach("admin-bound")
             making.rename(self.path)
+            reach("admin-renamed")
         except OSError as error:
             listening.close()
             raise HostError(
@@ -72,6 +83,7 @@ class AdminServer:
         with contextlib.suppress(OSError):
             if self.path.stat().st_ino == self._inode:
                 self.path.unlink()
+                reach("admin-removed")
 
     async def serve(self) -> None:
         """Answer until cancelled, then close. ``bind`` comes first."""
@@ -119,12 +131,14 @@ class AdminServer:
     def _answer(self, request: Request | Refusal) -> Reply:
         if isinstance(request, Refusal):
             return Reply(error=request)
-        if request.verb != "state":
-            return Reply(error=Refusal(code="unknown-verb", message="unknown verb", hint='known: "state"'))
         try:
-            return Reply(state=self._state())
+            if request.verb == "state":
+                return Reply(state=self._state())
+            if request.verb == "try":
+                return Reply(trial=self._trial([bytes(one) for one in request.objects]))
         except NodeCpuError as error:
             return Reply(error=Refusal(code=error.code, message=error.message, hint=error.hint))
+        return Reply(error=Refusal(code="unknown-verb", message="unknown verb", hint='known: "state", "try"'))
 
 
 async def _request(reader: asyncio.StreamReader) -> Request | Refusal:

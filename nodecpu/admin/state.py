@@ -23,11 +23,12 @@ class LinkState(Shape, frozen=True, kw_only=True):
 
 
 class Links(Shape, frozen=True, kw_only=True):
-    """All links."""
+    """All links. ``credentials_expire_at``: when those for the API server end, in Unix seconds; None: not known."""
 
     runtime: LinkState
     kubelet: LinkState
     api: LinkState
+    credentials_expire_at: float | None = None
 
 
 class Core(Shape, frozen=True, kw_only=True):
@@ -98,15 +99,16 @@ class PoolState(Shape, frozen=True, kw_only=True):
 
 
 class ResultState(Shape, frozen=True, kw_only=True):
-    """One result of a claim."""
+    """One result of a claim. ``missed`` are the wishes of its configuration that could not be met."""
 
     request: str
     device: str
     cpus: str
+    missed: tuple[str, ...] = ()
 
 
 class ClaimState(Shape, frozen=True, kw_only=True):
-    """A claim in the books. ``state``: prepared, released (still in use), moved (to be picked anew)."""
+    """A claim in the books. ``state``: prepared, released (still in use), moved (to be picked anew), unproven."""
 
     uid: str
     namespace: str
@@ -139,17 +141,44 @@ class ContainerRow(Shape, frozen=True, kw_only=True):
 
 
 class CounterState(Shape, frozen=True, kw_only=True):
-    """What was counted since the daemon's start; the mappings go by cause and by error code."""
+    """What was counted since the daemon's start; the mappings go by reason, cause and error code."""
 
     forged_claims: int = 0
+    gone_claims: int = 0
     late_containers: int = 0
     nri_reconnects: int = 0
+    annotations: dict[str, int] = {}
     repairs: dict[str, int] = {}
     refusals: dict[str, int] = {}
 
 
+class RefusalState(Shape, frozen=True, kw_only=True):
+    """A request that was refused. ``kind``: claim, container or resize; ``name``: namespace, pod or claim, container.
+
+    ``uid`` is the claim's or the pod's. ``count`` equal ones were met, the last at ``last`` (UTC).
+    """
+
+    kind: str
+    name: str
+    uid: str
+    code: str
+    message: str
+    hint: str
+    count: int
+    last: str
+
+
+class FindingState(Shape, frozen=True, kw_only=True):
+    """Something that was looked at around the daemon. ``grade``: ok, unknown, warning or failed."""
+
+    check: str
+    grade: str
+    seen: str
+    remedy: str = ""
+
+
 class NodeState(Shape, frozen=True, kw_only=True):
-    """Everything at one moment."""
+    """Everything at one moment. ``aside`` says why nothing is pinned, if that is so."""
 
     version: str
     node: str
@@ -160,12 +189,38 @@ class NodeState(Shape, frozen=True, kw_only=True):
     claims: tuple[ClaimState, ...] = ()
     containers: tuple[ContainerRow, ...] = ()
     counters: CounterState = CounterState()
+    refusals: tuple[RefusalState, ...] = ()
+    preflight: tuple[FindingState, ...] = ()
+    aside: str = ""
 
 
 class Request(Shape, frozen=True, kw_only=True):
-    """One line to the daemon."""
+    """One line to the daemon. ``verb``: state, or try with the Kubernetes objects to be tried in turn."""
 
     verb: str
+    objects: tuple[msgspec.Raw, ...] = ()
+
+
+class TrialRow(Shape, frozen=True, kw_only=True):
+    """What would become of a claim or a container now. ``moves`` tells who would run elsewhere then.
+
+    ``code``, ``message`` and ``hint`` are set where it would be refused (``fits`` false).
+    """
+
+    kind: str
+    name: str
+    fits: bool
+    cpus: str = ""
+    claimed: str = ""
+    exclusive: str = ""
+    group: str = ""
+    pool: str = ""
+    reason: str = ""
+    results: tuple[ResultState, ...] = ()
+    moves: tuple[str, ...] = ()
+    code: str = ""
+    message: str = ""
+    hint: str = ""
 
 
 class Refusal(Shape, frozen=True, kw_only=True):
@@ -177,7 +232,8 @@ class Refusal(Shape, frozen=True, kw_only=True):
 
 
 class Reply(Shape, frozen=True, kw_only=True, omit_defaults=True):
-    """One line from the daemon: exactly one of both."""
+    """One line from the daemon: exactly one of these."""
 
     state: NodeState | None = None
+    trial: tuple[TrialRow, ...] | None = None
     error: Refusal | None = None

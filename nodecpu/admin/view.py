@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from nodecpu import __version__
 from nodecpu.admin.state import (
     ClaimState,
     ContainerRow,
     CounterState,
+    FindingState,
     Links,
     Machine,
     NodeState,
     PoolState,
+    RefusalState,
     ResultState,
     UsableState,
 )
@@ -20,6 +24,8 @@ from nodecpu.books import Books
 from nodecpu.cpuset import CpuSet
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.shared import shared_cpus
+from nodecpu.preflight.finding import Finding
+from nodecpu.refusals import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +37,9 @@ class Surroundings:
     available: CpuSet | None
 
 
-def node_state(books: Books, around: Surroundings, links: Links, counters: CounterState) -> NodeState:
+def node_state(
+    books: Books, around: Surroundings, links: Links, counters: CounterState, refusals: Iterable[Refused] = ()
+) -> NodeState:
     """Return everything at this moment."""
     ledger = books.ledger
     usable = ledger.tree.usable
@@ -60,6 +68,7 @@ def node_state(books: Books, around: Surroundings, links: Links, counters: Count
         claims=tuple(_claim(claim) for _, claim in sorted(ledger.claims.items())),
         containers=tuple(_container(books, grant) for _, grant in sorted(ledger.containers.items())),
         counters=counters,
+        refusals=tuple(_refusal(one) for one in refusals),
     )
 
 
@@ -68,10 +77,41 @@ def _claim(claim: ClaimGrant) -> ClaimState:
         uid=claim.uid,
         namespace=claim.namespace,
         name=claim.name,
-        state="moved" if claim.moved else "released" if claim.released else "prepared",
+        state=_claim_state(claim),
         cpus=str(claim.cpus),
-        results=tuple(ResultState(request=r.request, device=r.device, cpus=str(r.cpus)) for r in claim.results),
+        results=results_of(claim),
     )
+
+
+def results_of(claim: ClaimGrant) -> tuple[ResultState, ...]:
+    """Return a claim's results as they are shown."""
+    return tuple(
+        ResultState(request=r.request, device=r.device, cpus=str(r.cpus), missed=r.missed) for r in claim.results
+    )
+
+
+def finding_states(findings: Iterable[Finding]) -> tuple[FindingState, ...]:
+    """Return findings as they are shown."""
+    return tuple(FindingState(check=f.check, grade=f.grade.value, seen=f.seen, remedy=f.remedy) for f in findings)
+
+
+def _refusal(one: Refused) -> RefusalState:
+    return RefusalState(
+        kind=one.kind,
+        name=one.name,
+        uid=one.uid,
+        code=one.code,
+        message=one.message,
+        hint=one.hint,
+        count=one.count,
+        last=datetime.fromtimestamp(one.last_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+def _claim_state(claim: ClaimGrant) -> str:
+    if claim.unproven:
+        return "unproven"
+    return "moved" if claim.moved else "released" if claim.released else "prepared"
 
 
 def _container(books: Books, grant: ContainerGrant) -> ContainerRow:

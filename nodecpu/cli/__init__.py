@@ -78,13 +78,35 @@ def _parser() -> argparse.ArgumentParser:
         "--root", type=Path, metavar="DIR", help="draw the machine whose sys directory is below DIR; asks no daemon"
     )
 
-    config = verbs.add_parser("config", help="check, show or begin a configuration file", allow_abbrev=False)
-    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for action, text in (("check", "list every mistake in a file"), ("show", "print all settings in force")):
-        one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)
-        one.add_argument("file", type=Path, nargs="?", default=DEFAULT_CONFIG, help="default: %(default)s")
-    actions.choices["show"].add_argument("--json", action="store_true", help="print JSON")
-    actions.add_parser("init", help="print a file to begin with", allow_abbrev=False)
+    text = "tell why a claim or container runs where it runs, or why it was refused"
+    explain = verbs.add_parser("explain", help=text, description=text, allow_abbrev=False)
+    _add_query(explain)
+    about = explain.add_mutually_exclusive_group(required=True)
+    about.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="CLAIM, POD or POD/CONTAINER, each with NAMESPACE/ before it or not; a UID",
+    )
+    about.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="ask instead what would become of the claims and pods in a file (YAML)",
+    )
+
+    text = "print what the cluster needs once: DeviceClasses, rights, admission policy"
+    made = verbs.add_parser("manifests", help=text, description=text, allow_abbrev=False)
+    made.add_argument("--driver", default="dra.cpu", metavar="NAME", help="the driver's name (default: %(default)s)")
+    made.add_argument(
+        "--namespace", default="nodecpu", metavar="NAME", help="of the ServiceAccount (default: %(default)s)"
+    )
+    made.add_argument(
+        "--numa-nodes", type=int, default=0, metavar="N", help="DeviceClasses for NUMA nodes 0 to N-1 (default: none)"
+    )
+    made.add_argument("--topology", action="store_true", help="with rights on NodeResourceTopology")
+    made.add_argument("--topology-crd", action="store_true", help="with these rights and the CRD itself")
+    made.add_argument("--json", action="store_true", help="print JSON, as one List")
 
     verbs.add_parser("lab", help="rehearse on this machine, without a cluster", add_help=False)
     verbs.add_parser("version", help="print the version", allow_abbrev=False)

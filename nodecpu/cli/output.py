@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 def ask(args: argparse.Namespace) -> NodeState:
     """Return the daemon's state, from the socket that the arguments tell."""
+    return fetch_state(socket_of(args))
+
+
+def socket_of(args: argparse.Namespace) -> Path:
+    """Return the daemon's socket: the one that the arguments tell, or their configuration."""
     socket: Path | None = args.socket
     if socket is None:
         config = Config() if args.config is None else load(args.config)
         socket = config.paths.run / "admin.sock"
-    return fetch_state(socket)
+    return socket
 
 
 def put(lines: Iterable[str]) -> None:

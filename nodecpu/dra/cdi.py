@@ -20,6 +20,7 @@ import msgspec
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.dra.claims import parse_claim_uid
 from nodecpu.errors import ClaimError, HostError
+from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.grants import ClaimGrant, ResultGrant
 
@@ -111,8 +112,10 @@ class CdiDirectory:
         """
         if not grant.results:
             return False
-        name = self._file_name(grant.uid)
-        text = spec_text(self._driver, grant)
+        return self.put(self._file_name(grant.uid), spec_text(self._driver, grant))
+
+    def put(self, name: str, text: bytes) -> bool:
+        """Write a file of the directory unless it is there as it should be; return whether it was written."""
         with self._translated(name), self._opened() as directory:
             if self._is_current(directory, name, text):
                 return False
@@ -121,8 +124,11 @@ class CdiDirectory:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=directory)
             try:
+                reach("cdi-write")
                 self._create(directory, temporary, text)
+                reach("cdi-written")
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+                reach("cdi-renamed")
             except OSError:
                 with contextlib.suppress(OSError):
                     os.unlink(temporary, dir_fd=directory)
@@ -131,7 +137,17 @@ class CdiDirectory:
 
     def remove(self, uid: ClaimUID) -> None:
         """Remove the claim's spec; one that is not there is fine."""
+        reach("cdi-remove")
         self._unlink(self._file_name(uid))
+        reach("cdi-removed")
+
+    def names(self) -> list[str]:
+        """Return the names of all files of the directory."""
+        return self._names()
+
+    def drop(self, name: str) -> None:
+        """Remove a file of the directory; one that is not there is fine."""
+        self._unlink(name)
 
     def claims(self) -> tuple[ClaimUID, ...]:
         """Return the UIDs of the claims that have a spec here, sorted."""
@@ -144,9 +160,11 @@ class CdiDirectory:
         stay, or a restart of those containers would fail (C11). None: the runtime is not known yet, nothing is removed
         but what an interrupted write of ours left.
         """
-        live = {grant.uid: grant for grant in grants if grant.results and not grant.released}
+        grants = tuple(grants)
+        live = {grant.uid: grant for grant in grants if grant.results and not grant.released and not grant.unproven}
         written = tuple(sorted(uid for uid, grant in live.items() if self.write(grant)))
-        removed = () if used is None else tuple(uid for uid in self.claims() if uid not in live and uid not in used)
+        kept = {*live, *(grant.uid for grant in grants if grant.unproven), *(used or ())}
+        removed = () if used is None else tuple(uid for uid in self.claims() if uid not in kept)
         for uid in removed:
             self.remove(uid)
         for name in self._names():

@@ -13,6 +13,8 @@ from typing import Final
 import msgspec
 
 from nodecpu.cpuset import MAX_ID
+from nodecpu.dra.devices import is_one_cpu
+from nodecpu.dra.opaque import Asked, Entry, asked_for
 from nodecpu.errors import BadRequest
 from nodecpu.ids import ClaimUID, PodUID
 from nodecpu.policy.facts import AllocatedClaim, AllocationResult
@@ -24,6 +26,9 @@ MAX_CLAIM_BYTES: Final = 4 << 20
 _UID: Final = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,62}[0-9A-Za-z])?", re.ASCII)
 # Source: resource.k8s.io/v1 validation: requests and devices are DNS labels, a request may name its sub-request.
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_POD_CLAIM: Final = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim made of a template. Source: resourceclaim controller of Kubernetes 1.36."""
+
 _DEVICE: Final = re.compile(_LABEL, re.ASCII)
 _REQUEST: Final = re.compile(f"{_LABEL}(?:/{_LABEL})?", re.ASCII)
 _POOL: Final = re.compile(r"[a-z0-9](?:[a-z0-9./-]{0,251}[a-z0-9])?", re.ASCII)
@@ -33,6 +38,7 @@ class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     uid: str
+    annotations: Mapping[str, str] | None = None
 
 
 class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -47,6 +53,7 @@ class _Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class _Devices(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[_Result, ...] | None = None
+    config: tuple[Entry, ...] | None = None
 
 
 class _Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,8 +91,9 @@ def decode_claim(
 ) -> AllocatedClaim:
     """Return what a ResourceClaim (JSON) allocates of our driver; results of other drivers are left out (C1).
 
-    ``cpus_per_device`` is what a result without consumed capacity counts, for devices that are one CPU; None: an error.
-    Raises BadRequest for a malformed claim, one without allocation, and one of another UID under that name.
+    A result without consumed capacity counts one CPU where its device is one by its name, else ``cpus_per_device``;
+    None: an error. Raises BadRequest for a malformed claim, one without allocation, and one of another UID under that
+    name.
     Source: interfaces.md 3.3.
     """
     claim = f"claim {namespace}/{name}"
@@ -98,20 +106,33 @@ def decode_claim(
     status = decoded.status
     if status is None or status.allocation is None:
         raise BadRequest(f"{claim}: not allocated", hint="the scheduler has to allocate it to a pod first")
-    results = status.allocation.devices.results or ()
+    results = [(i, one) for i, one in enumerate(status.allocation.devices.results or ()) if one.driver == driver]
+    config = status.allocation.devices.config or ()
+    asked = asked_for(config, driver, [one.request for _, one in results], claim) if results else ()
     return AllocatedClaim(
         uid=uid,
         namespace=namespace,
         name=name,
         results=tuple(
-            _result(one, f"{claim}: result {index} ({one.request[:127]})", cpus_per_device)
-            for index, one in enumerate(results)
-            if one.driver == driver
+            _result(one, wishes, f"{claim}: result {index} ({one.request[:127]})", cpus_per_device)
+            for (index, one), wishes in zip(results, asked, strict=True)
         ),
         reserved_for=frozenset(
             PodUID(one.uid) for one in status.reserved_for or () if one.resource == "pods" and not one.api_group
         ),
+        pod_claim=_pod_claim(decoded.metadata),
     )
+
+
+def _pod_claim(metadata: _Metadata) -> str:
+    """Return what the pod calls a claim that was made of a template; a name that is none counts as absent."""
+    name = (metadata.annotations or {}).get(_POD_CLAIM, "")
+    return name if _DEVICE.fullmatch(name) else ""
+
+
+def claim_uid(data: bytes, *, namespace: str, name: str) -> ClaimUID:
+    """Return the UID of a ResourceClaim (JSON); raises BadRequest for anything that is none."""
+    return parse_claim_uid(_decode(data, f"claim {namespace}/{name}").metadata.uid)
 
 
 def _decode(data: bytes, claim: str) -> _Claim:
@@ -123,7 +144,7 @@ def _decode(data: bytes, claim: str) -> _Claim:
         raise BadRequest(f"{claim}: not a ResourceClaim: {str(error)[:200]}") from error
 
 
-def _result(result: _Result, where: str, cpus_per_device: int | None) -> AllocationResult:
+def _result(result: _Result, asked: Asked, where: str, cpus_per_device: int | None) -> AllocationResult:
     for field, form in (("request", _REQUEST), ("pool", _POOL), ("device", _DEVICE)):
         value: str = getattr(result, field)
         if not form.fullmatch(value):
@@ -136,6 +157,8 @@ def _result(result: _Result, where: str, cpus_per_device: int | None) -> Allocat
         cpus=0 if admin else _cpus(result, where, cpus_per_device),
         share_id=result.share_id,
         admin_access=admin,
+        cpuset=asked.cpuset,
+        wishes=asked.wishes,
     )
 
 
@@ -144,6 +167,8 @@ def _cpus(result: _Result, where: str, cpus_per_device: int | None) -> int:
     name = f"{result.driver}/cpu"
     amount = (result.consumed_capacity or {}).get(name)
     if amount is None:
+        if is_one_cpu(result.device):
+            return 1
         if cpus_per_device is not None:
             return cpus_per_device
         raise BadRequest(

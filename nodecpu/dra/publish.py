@@ -33,6 +33,7 @@ from nodecpu.dra.slices import (
     vital_fields,
 )
 from nodecpu.errors import BadRequest, LinkError, NodeCpuError
+from nodecpu.failpoints import reach
 from nodecpu.kube.client import Api, ApiError, api_path
 from nodecpu.kube.watch import Backoff, Change, Watcher
 from nodecpu.log import kv
@@ -212,6 +213,7 @@ class SlicePublisher:
     async def _write(self, pool: Pool, write: Write, node_uid: str) -> bool:
         """Do one write and remember what came of it; return whether the plan it belongs to still holds."""
         known = self._known()
+        reach("slice-write")
         if isinstance(write, Delete):
             await self._send_tolerant("DELETE", write.slice, msgspec.json.encode(delete_options(write)))
             self._forget(write.slice)
@@ -225,6 +227,7 @@ class SlicePublisher:
                 self._forget(write.slice)
                 return False
         assert answer is not None
+        reach("slice-written")
         stored = decode_slice(answer)
         known[stored.name] = stored
         sent = canonical(write.spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,8 @@ from typing import Final
 import grpc
 import grpc.aio
 
+from nodecpu.dra.health import SUPPORTED_VERSIONS as HEALTH_VERSIONS
+from nodecpu.dra.health import HealthService
 from nodecpu.dra.service import CALL_LIMIT_S, SUPPORTED_VERSION, ClaimService, DraService
 from nodecpu.dra.sockets import UnixServer, check_socket_path
 from nodecpu.log import kv
@@ -65,6 +67,7 @@ class KubeletPlugin:
         driver: str,
         kubelet: Path,
         claims: ClaimService,
+        health: HealthService | None = None,
         on_status: Callable[[KubeletStatus], None] | None = None,
         check_s: float = 10.0,
     ) -> None:
@@ -72,6 +75,7 @@ class KubeletPlugin:
         self.status: KubeletStatus | None = None
         self._driver = driver
         self._claims = claims
+        self._health = health
         self._on_status = on_status
         self._check_s = check_s
         self._service = UnixServer(service_socket(kubelet, driver), hidden_name=".dra")
@@ -85,31 +89,36 @@ class KubeletPlugin:
         for socket in (self._service, self._registration):
             check_socket_path(socket.path)
         async with asyncio.TaskGroup() as operations:
-            handlers = {
-                self._service: DraService(self._claims, operations).handler(),
-                self._registration: self._handler(),
+            health = self._health.handlers() if self._health is not None else ()
+            handlers: dict[UnixServer, Sequence[grpc.GenericRpcHandler]] = {
+                self._service: (DraService(self._claims, operations).handler(), *health),
+                self._registration: (self._handler(),),
             }
             try:
-                for socket, handler in handlers.items():
-                    await socket.open((handler,))
+                for socket, served in handlers.items():
+                    await socket.open(served)
                     kv(_log, logging.INFO, "socket opened", path=socket.path)
                 self.bound.set()
                 await self._watch(handlers, operations)
             finally:
                 self.bound.clear()
                 self._registration.remove()
+                if self._health is not None:
+                    self._health.close()
                 await self._service.close(grace_s=_CLOSE_GRACE_S)
                 await self._registration.close(grace_s=0)
 
-    async def _watch(self, handlers: dict[UnixServer, grpc.GenericRpcHandler], operations: asyncio.TaskGroup) -> None:
+    async def _watch(
+        self, handlers: dict[UnixServer, Sequence[grpc.GenericRpcHandler]], operations: asyncio.TaskGroup
+    ) -> None:
         loop = asyncio.get_running_loop()
         expected_by: float | None = loop.time() + _EXPECTED_S
         while True:
             await asyncio.sleep(self._check_s)
-            for socket, handler in handlers.items():
+            for socket, served in handlers.items():
                 if not socket.is_there():
                     kv(_log, logging.WARNING, "socket was gone, opened again", path=socket.path)
-                    before = await socket.open((handler,))
+                    before = await socket.open(served)
                     if before is not None:
                         operations.create_task(before.stop(CALL_LIMIT_S))
             if expected_by is not None and loop.time() > expected_by:
@@ -145,7 +154,7 @@ class KubeletPlugin:
             type=_PLUGIN_TYPE,
             name=self._driver,
             endpoint=str(self._service.path),
-            supported_versions=[SUPPORTED_VERSION],
+            supported_versions=[SUPPORTED_VERSION, *(HEALTH_VERSIONS if self._health is not None else ())],
         )
 
     async def _notify(self, request: pb.RegistrationStatus, _context: _StatusContext) -> pb.RegistrationStatusResponse:

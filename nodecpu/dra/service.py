@@ -18,6 +18,7 @@ import grpc.aio
 
 from nodecpu.dra.claims import parse_claim_uid
 from nodecpu.errors import BadRequest, NodeCpuError, NotReady
+from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
 from nodecpu.log import kv
 from nodecpu.log import operation as log_operation
@@ -85,12 +86,14 @@ class DraService:
         self, request: pb.NodePrepareResourcesRequest, context: _PrepareContext
     ) -> pb.NodePrepareResourcesResponse:
         outcomes = await self._each("prepare", request.claims, self._prepare_claim, context.time_remaining())
+        reach("prepare-reply")
         return pb.NodePrepareResourcesResponse(claims={uid: _prepared(one) for uid, one in outcomes.items()})
 
     async def _unprepare(
         self, request: pb.NodeUnprepareResourcesRequest, context: _UnprepareContext
     ) -> pb.NodeUnprepareResourcesResponse:
         outcomes = await self._each("unprepare", request.claims, self._unprepare_claim, context.time_remaining())
+        reach("unprepare-reply")
         return pb.NodeUnprepareResourcesResponse(
             claims={uid: pb.NodeUnprepareResourceResponse(error=_error_text(one)) for uid, one in outcomes.items()}
         )

@@ -22,8 +22,8 @@ Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json
 JsonObject: TypeAlias = Mapping[str, Json]
 
 MAX_DEVICES: Final = 128
-MAX_TAINTED_DEVICES: Final = 64
-"""Devices of a slice, the latter as soon as one of them has taints."""
+MAX_HEAVY_DEVICES: Final = 64
+"""Devices of a slice, the latter as soon as one of them has taints, counters or a list of values."""
 
 _INDEX_DIGITS: Final = 5
 _QUANTITIES: Final = frozenset({"value", "default", "min", "max", "step"})
@@ -88,25 +88,39 @@ def make_pool(driver: str, node: str, devices: Iterable[Device], *, closed: bool
     ``closed`` taints the devices: claims keep what they have, no pod is sent here for more (D5).
     """
     written = [device_object(driver, device, closed=closed) for device in devices]
-    size = MAX_TAINTED_DEVICES if closed else MAX_DEVICES
+    size = MAX_HEAVY_DEVICES if any(map(_is_heavy, written)) else MAX_DEVICES
     pages = [tuple(written[i : i + size]) for i in range(0, len(written), size)]
     return Pool(driver=driver, node=node, pages=tuple(pages or [()]))
 
 
 def device_object(driver: str, device: Device, *, closed: bool = False) -> JsonObject:
-    """Return a device as the API takes it: one that several claims may hold, by whole CPUs (D1)."""
-    policy: dict[str, Json] = {"default": "1", "validRange": {"min": "1"}}
-    if device.capacity >= 2:  # min + step must not be above the value
-        policy["validRange"] = {"min": "1", "step": "1"}
+    """Return a device as the API takes it (D1): one that several claims may hold, in amounts of whole CPUs or cores.
+
+    A device that is one CPU has no capacity and goes to one claim, in the form of the community driver.
+    """
     written: dict[str, Json] = {
         "name": device.name,
         "attributes": {name: _attribute(value) for name, value in sorted(device.attributes.items())},
-        "capacity": {f"{driver}/cpu": {"value": str(device.capacity), "requestPolicy": policy}},
-        "allowMultipleAllocations": True,
     }
+    if device.step:
+        step = str(device.step)
+        policy: dict[str, Json] = {"default": step, "validRange": {"min": step}}
+        if device.capacity >= 2 * device.step:  # min + step must not be above the value
+            policy["validRange"] = {"min": step, "step": step}
+        written["capacity"] = {f"{driver}/cpu": {"value": str(device.capacity), "requestPolicy": policy}}
+        written["allowMultipleAllocations"] = True
     if closed:
         written["taints"] = [{"key": f"{driver}/runtime-lost", "effect": "NoSchedule"}]
     return written
+
+
+def _is_heavy(device: JsonObject) -> bool:
+    """Return whether a device makes its slice one of those that hold fewer. Source: interfaces.md 3.1."""
+    attributes = device.get("attributes")
+    lists = {"ints", "bools", "strings", "versions"}
+    values = attributes.values() if isinstance(attributes, Mapping) else ()
+    has_list = any(isinstance(value, Mapping) and not lists.isdisjoint(value) for value in values)
+    return has_list or "taints" in device or "consumesCounters" in device
 
 
 def _attribute(value: Attribute) -> JsonObject:

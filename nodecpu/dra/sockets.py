@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from nodecpu.errors import HostError
+from nodecpu.failpoints import reach
 
 MAX_PATH_BYTES: Final = 107
 """Bytes of a Unix socket's path. Source: unix(7), sun_path without its final NUL."""
@@ -57,6 +58,7 @@ class UnixServer:
         """
         check_socket_path(self.path)
         before = self._server
+        reach("socket-open")
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers(tuple(handlers))
         try:
@@ -66,7 +68,9 @@ class UnixServer:
             self._bound.chmod(0o600)
             await server.start()
             found = self._bound.stat()
+            reach("socket-bound")
             self._bound.rename(self.path)
+            reach("socket-renamed")
         except (OSError, RuntimeError) as error:
             await server.stop(None)
             raise HostError(f"socket {self.path}: {error}", hint="its directory has to be writable by root") from error
@@ -84,8 +88,10 @@ class UnixServer:
     def remove(self) -> None:
         """Remove the socket if it is ours; the server goes on with the connections it has."""
         if self._identity is not None and self.is_there():
+            reach("socket-remove")
             with contextlib.suppress(OSError):
                 self.path.unlink()
+            reach("socket-removed")
 
     async def close(self, *, grace_s: float) -> None:
         """Remove the socket and stop the server; calls in hand have ``grace_s`` to end."""

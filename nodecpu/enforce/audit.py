@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.ids import ContainerID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
-from nodecpu.policy.pending import Seen
+from nodecpu.policy.pending import Seen, fulfils
 from nodecpu.policy.plan import Placement, Update
 from nodecpu.service import Service
 
@@ -53,19 +54,36 @@ class Unasked(Protocol):
         """Send one; return whether the runtime took it. False at once where it may not be sent."""
 
 
+class UnitCpusets(Protocol):
+    """Sets the cpuset of a container's scope."""
+
+    async def set_cpuset(self, cgroups_path: str, placement: Placement) -> bool:
+        """Set it until the scope ends; return whether that was taken. False at once where there is no scope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """How a cpuset is brought about without a reply, beside writing the cgroup file (E1)."""
+
+    unasked: Unasked
+    systemd: UnitCpusets
+
+
 class Audit:
     """Runs beside the service for the daemon's life; ``kick`` makes it look now."""
 
     def __init__(
-        self, service: Service, cgroups: Cgroups, unasked: Unasked, counters: Counters, *, period_s: float
+        self, service: Service, cgroups: Cgroups, means: Means, counters: Counters, *, period_s: float
     ) -> None:
         self._service = service
         self._cgroups = cgroups
         self._probe = CgroupProbe(cgroups)
-        self._unasked = unasked
+        self._unasked = means.unasked
+        self._systemd = means.systemd
         self._counters = counters
         self.period_s = period_s
         self.after_walk: Callable[[], None] = lambda: None
+        self.is_aside: Callable[[], bool] = lambda: False  # then nothing is changed past the replies
         self._kicked = asyncio.Event()
         self._since: dict[ContainerID, float] = {}  # when a pending container was first looked at, by the loop's clock
 
@@ -122,12 +140,22 @@ class Audit:
         """Return whether a container's cgroup could not be read for a whole period."""
         return now - self._since.setdefault(container_id, now) >= self.period_s
 
+    async def _write(self, path: str, wanted: Placement) -> bool:
+        """Set a cpuset past the runtime: by systemd, which would undo what it does not know, else in the cgroup."""
+        if await self._systemd.set_cpuset(path, wanted) and fulfils(self._probe.seen(path), wanted):
+            return True
+        return self._cgroups.write(path, wanted.cpus, wanted.mems)
+
     async def _mend(self, container_id: ContainerID, path: str, seen: Seen, wanted: Placement) -> None:
-        """Bring a cpuset about without a reply, and read it back."""
+        """Bring a cpuset about without a reply, and read it back; never while we stand aside (E2)."""
+        if self.is_aside():
+            return
         if not await self._unasked.update(Update(container_id=container_id, placement=wanted)):
             if self._service.books.pending.open.get(container_id) != wanted:
                 return  # changed its mind while we waited
-            if not self._cgroups.write(path, wanted.cpus, wanted.mems):
+            if (now := self._probe.seen(path)) is not None and self._service.observe(container_id, now):
+                return  # it came about while we waited, and what is right is not written to
+            if not await self._write(path, wanted):
                 return
             self._service.books.pending.repeat(container_id, wanted)
         cause = "widened" if seen.cpus <= wanted.cpus else "overdue"
@@ -145,6 +173,8 @@ class Audit:
             await asyncio.sleep(0)
         ledger = self._service.books.ledger
         self._service.release_over([uid for uid, claim in ledger.claims.items() if claim.released])
+        if not self.is_aside():
+            self._service.check_quotas()
         self.after_walk()
 
     def _compare(self, container_id: ContainerID) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.failpoints import reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +60,14 @@ class Cgroups:
         if where is None:
             return False
         try:
+            reach("cgroup-write")
             # Memory first: with a wider set of CPUs a task may allocate at once.
             if mems:
                 (where / "cpuset.mems").write_text(str(mems))
+            reach("cgroup-mems-written")
             if cpus:
                 (where / "cpuset.cpus").write_text(str(cpus))
+            reach("cgroup-written")
         except OSError:
             return False
         return True
@@ -80,20 +84,26 @@ class Cgroups:
 
     def _directory(self, cgroups_path: str) -> Path | None:
         """Return the directory for a runtime's cgroups_path: ``slice:prefix:id`` of systemd, or a plain path."""
-        if not cgroups_path or ".." in cgroups_path.split("/"):
-            return None
-        parts = cgroups_path.split(":")
-        if len(parts) != 3:
-            return self._base / cgroups_path.lstrip("/")
-        parent, prefix, name = parts
-        unit = f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
-        if not parent.endswith(".slice"):
-            return self._base / parent.lstrip("/") / unit
-        where = self._base
-        steps = parent.rpartition("/")[2].removesuffix(".slice").split("-")
-        for count in range(1, len(steps) + 1):
-            where /= "-".join(steps[:count]) + ".slice"
-        return where / unit
+        where = relative_directory(cgroups_path)
+        return None if where is None else self._base / where
+
+
+def relative_directory(cgroups_path: str) -> PurePosixPath | None:
+    """Return the place of a container's cgroup below a hierarchy's mount point; None if the path names none."""
+    if not cgroups_path or ".." in cgroups_path.split("/"):
+        return None
+    parts = cgroups_path.split(":")
+    if len(parts) != 3:
+        return PurePosixPath(cgroups_path.lstrip("/"))
+    parent, prefix, name = parts
+    unit = f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
+    if not parent.endswith(".slice"):
+        return PurePosixPath(parent.lstrip("/")) / unit
+    where = PurePosixPath()
+    steps = parent.rpartition("/")[2].removesuffix(".slice").split("-")
+    for count in range(1, len(steps) + 1):
+        where /= "-".join(steps[:count]) + ".slice"
+    return where / unit
 
 
 def _has_processes(directory: Path) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from urllib.parse import quote, urlencode
@@ -19,6 +21,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from nodecpu.errors import LinkError, NodeCpuError
+from nodecpu.kube.credentials import Stamps, expiry_of, files_of, stamps_of
+from nodecpu.log import kv
 
 if TYPE_CHECKING:
     import urllib3
@@ -31,6 +35,12 @@ _PIECE: Final = 1 << 16
 _THREADS: Final = 8
 _SLACK_S: Final = 0.25
 """How much later than a call's own limits it is given up: those say more of what went wrong."""
+
+_UNAUTHORIZED: Final = 401
+_LOOK_S: Final = 1.0
+"""How often the credentials' files are looked at."""
+
+_log = logging.getLogger(__name__)
 
 _NO_QUERY: Final[Mapping[str, str]] = {}
 
@@ -66,7 +76,7 @@ class Api(Protocol):
         ...
 
     async def send(self, method: str, path: str, body: bytes) -> bytes:
-        """Return the object as it was stored (POST, PUT), or the answer to a DELETE."""
+        """Return the object as it was stored (POST, PUT, PATCH by merge), or the answer to a DELETE."""
         ...
 
     def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
@@ -95,6 +105,14 @@ class KubeClient:
         self._places = asyncio.Semaphore(_THREADS)
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
+        self._looked_at = 0.0
+        self.clock_skew_s: float | None = None
+        """How far the API server's clock was ahead of ours at the last answer, to a second or two; None: not told."""
+
+    @property
+    def credentials_expire_at(self) -> float | None:
+        """Return when the credentials in use end, in Unix seconds; None if that is not known."""
+        return None if self._connection is None else self._connection.expires_at
 
     @property
     def is_answering(self) -> bool:
@@ -107,7 +125,7 @@ class KubeClient:
         return await self._ask(lambda: self._call("GET", path, query, b"", limit_s), limit_s + _SLACK_S)
 
     async def send(self, method: str, path: str, body: bytes) -> bytes:
-        """Return the object as it was stored (POST, PUT), or the answer to a DELETE."""
+        """Return the object as it was stored (POST, PUT, PATCH by merge), or the answer to a DELETE."""
         limit_s = self._timeout_s
         return await self._ask(lambda: self._call(method, path, _NO_QUERY, body, limit_s), limit_s + _SLACK_S)
 
@@ -117,7 +135,8 @@ class KubeClient:
         To be closed (``contextlib.aclosing``) by whoever leaves it early.
         """
         stream = _Stream(
-            path, lambda: self._connected().open("GET", path, query, connect_s=self._timeout_s, read_s=silence_s)
+            path,
+            lambda: self._open("GET", path, query, b"", connect_s=self._timeout_s, read_s=silence_s),
         )
         try:
             await self._ask(stream.open, self._timeout_s + _SLACK_S)
@@ -190,23 +209,60 @@ class KubeClient:
     def _call(self, method: str, path: str, query: Mapping[str, str], body: bytes, limit_s: float) -> bytes:
         end = time.monotonic() + limit_s
         where = f"{method} {path}"
-        connection = self._connected()
         try:
             with _translated(where):
-                response = connection.open(method, path, query, body, connect_s=limit_s, read_s=limit_s)
+                response = self._open(method, path, query, body, connect_s=limit_s, read_s=limit_s)
+                self.clock_skew_s = _skew_s(response.headers.get("Date", ""))
                 answer = _read_all(response, end, where)
         finally:
-            if self._closed:
-                connection.close()  # given up by its caller, it has just put its connection back
+            if self._closed and self._connection is not None:
+                self._connection.close()  # given up by its caller, it has just put its connection back
         if not 200 <= response.status < 300:
             raise _refused(where, response.status, answer)
         return answer
 
-    def _connected(self) -> _Connection:
+    def _open(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes, *, connect_s: float, read_s: float
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer with its body still to be read; a 401 is asked again once, with credentials read anew."""
+        connection = self._connected()
+        response = connection.open(method, path, query, body, connect_s=connect_s, read_s=read_s)
+        if response.status != _UNAUTHORIZED:
+            return response
+        renewed = self._connected(refused=connection)
+        if renewed is connection:
+            return response
+        response.drain_conn()
+        response.release_conn()
+        return renewed.open(method, path, query, body, connect_s=connect_s, read_s=read_s)
+
+    def _connected(self, *, refused: _Connection | None = None) -> _Connection:
+        """Return a connection with the credentials as they are in their files (at most a second old).
+
+        ``refused``: those of this one were not accepted, another is made whether files changed or not.
+        """
         with self._lock:
-            if self._connection is None:
-                self._connection = _Connection(self._kubeconfig)
-            return self._connection
+            old, now = self._connection, time.monotonic()
+            if old is not None:
+                if refused is None and now - self._looked_at < _LOOK_S:
+                    return old
+                if refused not in (None, old):
+                    return old  # another thread was faster
+                if refused is None and not old.is_stale():
+                    self._looked_at = now
+                    return old
+            self._looked_at = now
+            try:
+                self._connection = made = _Connection(self._kubeconfig)
+            except LinkError as error:
+                if old is None:
+                    raise
+                kv(_log, logging.WARNING, "credentials cannot be read again, the old ones stay", err=error)
+                return old
+            if old is not None:
+                kv(_log, logging.INFO, "credentials read again")
+                old.close()
+            return made
 
 
 class _Connection:
@@ -215,6 +271,8 @@ class _Connection:
     def __init__(self, kubeconfig: Path | Mapping[str, object]) -> None:
         from kubernetes import client, config  # noqa: PLC0415 - slow, and this runs in a thread
 
+        # Before they are read: a change meanwhile is seen later, never missed.
+        self._stamps: Stamps = stamps_of(files_of(kubeconfig)) if isinstance(kubeconfig, Path) else {}
         settings = client.Configuration()
         try:
             if isinstance(kubeconfig, Path):
@@ -234,9 +292,16 @@ class _Connection:
                 f"kubeconfig {where} cannot be used: {told}",
                 hint="[kube] kubeconfig has to name a readable file with cluster, user and context",
             ) from error
+        self.expires_at = expiry_of(
+            settings.cert_file, settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+        )
         settings.connection_pool_maxsize = _THREADS
         self._settings = settings
         self._client = client.ApiClient(settings)
+
+    def is_stale(self) -> bool:
+        """Return whether any of the files that this was made of is another one now."""
+        return stamps_of(self._stamps) != self._stamps
 
     def open(
         self, method: str, path: str, query: Mapping[str, str], body: bytes = b"", *, connect_s: float, read_s: float
@@ -248,7 +313,7 @@ class _Connection:
         if token := self._settings.get_api_key_with_prefix("BearerToken", alias="authorization"):
             headers["Authorization"] = token
         if body:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
         pool: urllib3.PoolManager = self._client.rest_client.pool_manager
         return pool.request(
             method,
@@ -351,10 +416,23 @@ def _refused(where: str, status: int, answer: bytes) -> ApiError:
         told = msgspec.json.decode(answer, type=_Status)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         told = _Status()
-    hint = "grant the right, see docs on access to the cluster" if status in (401, 403) else ""
+    hint = (
+        "grant the right or renew the credentials: docs/how-to/access.md, nodecpu manifests"
+        if status in (401, 403)
+        else ""
+    )
     return ApiError(
         f"API server: {where}: {status} {told.reason or ''}: {told.message[:300]}".rstrip(": "),
         status=status,
         reason=told.reason,
         hint=hint,
     )
+
+
+def _skew_s(date: str) -> float | None:
+    """Return how far a Date header is ahead of our clock. Source: RFC 9110, 6.6.1."""
+    try:
+        told = parsedate_to_datetime(date)
+    except ValueError:
+        return None
+    return told.timestamp() - time.time()

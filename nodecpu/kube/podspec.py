@@ -29,6 +29,7 @@ class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     annotations: Mapping[str, str] | None = None
+    labels: Mapping[str, str] | None = None
 
 
 class _ContainerClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +108,7 @@ def _pod_spec(pod: _Pod) -> PodSpec:
         qos=_qos(pod.status.qos_class, containers),
         containers={one.name: one for one in containers},
         annotations=annotations,
+        labels=dict(meta.labels or {}),
         pod_request_mcpu=_amount(spec.resources, "requests", "cpu", parse_milli),
         pod_limit_mcpu=_amount(spec.resources, "limits", "cpu", parse_milli),
     )

@@ -6,7 +6,9 @@ Plain HTTP/1.1 on loopback, keep-alive, chunked watches. Each connection is serv
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +16,21 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, text, without
-from nodecpu.lab.objects import KINDS, PODS, SLICES, ApiError, Change, Key, Kind, ObjectStore, selected, slice_faults
+from nodecpu.lab.objects import (
+    ACCOUNTS,
+    KINDS,
+    PODS,
+    SLICES,
+    TOPOLOGIES,
+    ApiError,
+    Change,
+    Key,
+    Kind,
+    ObjectStore,
+    selected,
+    slice_faults,
+    topology_faults,
+)
 from nodecpu.lab.trace import Trace
 
 _MAX_BODY: Final = 3 << 20
@@ -69,15 +85,36 @@ class Request:
         return Key(kind=self.kind, namespace=self.namespace, name=self.name)
 
 
+DRIVERS_RIGHTS: Final = frozenset(
+    (verb, plural)
+    for plural, verbs in (
+        ("nodes", "get"),
+        ("pods", "list watch"),
+        ("events", "create patch"),
+        ("resourceclaims", "get"),
+        ("resourceslices", "list watch create update delete"),
+        ("noderesourcetopologies", "get create update"),
+        ("serviceaccounts/token", "create"),
+    )
+    for verb in verbs.split()
+)
+"""What a node's daemon may do in a cluster: what its manifests ask for."""
+
+
 def now() -> str:
     """Return the time as the API writes it."""
     return datetime.now(tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ApiServer:
-    """Serves ``store`` between ``start`` and ``stop``; may be started again on the same port."""
+    """Serves ``store`` between ``start`` and ``stop``; may be started again on the same port.
+
+    ``tokens`` are those that are accepted, ``rights`` the verbs and plurals that are granted; None for whatever comes.
+    """
 
     def __init__(self, trace: Trace, *, bookmark_s: float = 5.0) -> None:
+        self.tokens: frozenset[str] | None = None
+        self.rights: frozenset[tuple[str, str]] | None = None
         self.store = ObjectStore(now=now, changed=self._wake)
         self._trace = trace
         self._bookmark_s = bookmark_s
@@ -153,6 +190,7 @@ class ApiServer:
                 _answer(writer, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2"})
                 return True
             request = parse_request(method, target, raw, headers.get("content-type", ""))
+            self._authorize(request, headers.get("authorization", ""))
             fault = self._fault_for(request)
             if fault.delay_s:
                 await asyncio.sleep(fault.delay_s)
@@ -169,6 +207,13 @@ class ApiServer:
             _answer(writer, error.status, error.body())
         await writer.drain()
         return True
+
+    def _authorize(self, request: Request, authorization: str) -> None:
+        if self.tokens is not None and authorization.removeprefix("Bearer ") not in self.tokens:
+            raise ApiError(401, "Unauthorized", "Unauthorized")
+        what = "/".join(filter(None, (request.kind.plural, request.subresource)))
+        if self.rights is not None and (request.verb, what) not in self.rights:
+            raise ApiError(403, "Forbidden", f"cannot {request.verb} resource {what}")
 
     def _fault_for(self, request: Request) -> Fault:
         for index, fault in enumerate(self._faults):
@@ -192,6 +237,8 @@ class ApiServer:
 
     def _write(self, request: Request, fault: Fault) -> JsonObject:
         verb, body = request.verb, request.body
+        if (request.kind, request.subresource) == (ACCOUNTS, "token"):
+            return self._issue(request)
         if verb == "deletecollection":
             raise ApiError(405, "MethodNotAllowed", "deletecollection is not supported")
         for path in fault.drop:
@@ -199,6 +246,8 @@ class ApiServer:
             body = dropped if isinstance(dropped, dict) else body
         if request.kind is SLICES and (faults := slice_faults(body)):
             raise ApiError(422, "Invalid", f"ResourceSlice is invalid: {'; '.join(faults)}")
+        if request.kind is TOPOLOGIES and verb != "patch" and (faults := topology_faults(body)):
+            raise ApiError(422, "Invalid", f"NodeResourceTopology is invalid: {'; '.join(faults)}")
         status = request.subresource == "status"
         if verb == "create":
             return self.store.create(request.kind, request.namespace, body)
@@ -207,6 +256,25 @@ class ApiServer:
         if request.content_type.partition(";")[0] not in _PATCHES[:2]:
             raise ApiError(415, "UnsupportedMediaType", f"patch of type {request.content_type} is not supported")
         return self.store.patch(request.key, body, status=status)
+
+    def _issue(self, request: Request) -> JsonObject:
+        """Return a TokenRequest with its token, which is accepted from now on where ``tokens`` are asked for."""
+        account = self.store.get(replace(request, subresource="").key)
+        spec = node(request.body, "spec")
+        bound = node(spec, "boundObjectRef")
+        issued, life = int(time.time()), leaf(spec, "expirationSeconds")
+        about: JsonObject = {
+            "namespace": request.namespace,
+            "serviceaccount": {"name": request.name, "uid": text(account, "metadata", "uid")},
+        }
+        if text(bound, "kind") == "Node":
+            about["node"] = {"name": text(bound, "name"), "uid": text(bound, "uid")}
+        ends = issued + (life if isinstance(life, int) else 3600)
+        payload: JsonObject = {"iat": issued, "exp": ends, "aud": leaf(spec, "audiences"), "kubernetes.io": about}
+        token = unsigned_token(payload)
+        if self.tokens is not None:
+            self.tokens |= {token}
+        return request.body | {"status": {"token": token}}
 
     def _list(self, request: Request) -> JsonObject:
         items = self.store.find(request.kind, request.namespace, request.query.get("fieldSelector", ""))
@@ -275,6 +343,12 @@ class ApiServer:
             except TimeoutError:
                 if bookmarks:
                     _chunk(writer, _bookmark(request.kind, position, initial=False))
+
+
+def unsigned_token(payload: JsonObject) -> str:
+    """Return a JSON web token that nobody signed."""
+    parts = [json.dumps(part).encode() for part in ({"alg": "none"}, payload)]
+    return ".".join([*(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "unsigned"])
 
 
 def parse_request(method: str, target: str, raw: bytes, content_type: str) -> Request:

@@ -17,11 +17,12 @@ from nodecpu.cpuset import CpuSet, NodeSet
 
 _CPUS: Final = "cpuset.cpus"
 _MEMS: Final = "cpuset.mems"
+_QUOTA: Final = "cpu.max"
 _FILES: Final = {
     _CPUS: "",
     _MEMS: "",
     "cpu.weight": "100",
-    "cpu.max": "max 100000",
+    _QUOTA: "max 100000",
     "cgroup.procs": "",
     "cgroup.events": "populated 0\nfrozen 0",
 }
@@ -47,6 +48,9 @@ class Cgroups(Protocol):
 
     def write_cpuset(self, path: str, cpus: str, mems: str) -> None:
         """Write both files as a runtime does, leaving out what is empty; CgroupError if the kernel refuses."""
+
+    def write_quota(self, path: str, quota_us: int, period_us: int) -> None:
+        """Write a CFS quota, below 1 for none; nothing if the cgroup is not there."""
 
     def kill(self, path: str) -> None:
         """End the processes of a cgroup and remove it; nothing if it is not there."""
@@ -131,6 +135,22 @@ class ModelCgroups:
             self._writes[path] = self._writes.get(path, 0) + 1
         self.refresh()
 
+    def write_quota(self, path: str, quota_us: int, period_us: int) -> None:
+        """Write ``cpu.max`` as a runtime or the kubelet does."""
+        file = self._place(path) / _QUOTA
+        if file.exists():
+            file.write_text(f"{quota_us if quota_us > 0 else 'max'} {period_us}\n")
+
+    def cpus_allowed_by_quota(self, path: str) -> float | None:
+        """Return how many CPUs' time the tightest ``cpu.max`` leaves, from a cgroup up to the root; None for no limit."""
+        place, found = self._place(path), []
+        while place != self.root:
+            quota, period = (place / _QUOTA).read_text().split()
+            if quota != "max":
+                found.append(int(quota) / int(period))
+            place = place.parent
+        return min(found, default=None)
+
     def kill(self, path: str) -> None:
         """End the processes of a cgroup and remove it."""
         place = self._place(path)
@@ -157,6 +177,10 @@ class ModelCgroups:
     def writes(self, path: str) -> int:
         """Return how often ``cpuset.cpus`` of a cgroup was written, by the runtime or by others."""
         self.refresh()
+        return self.writes_noticed(path)
+
+    def writes_noticed(self, path: str) -> int:
+        """Return what ``writes`` does, as of the last refresh."""
         return self._writes.get(path, 0) + self._foreign.get(path, 0)
 
     def foreign_writes(self, path: str) -> int:

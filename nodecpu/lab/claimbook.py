@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,11 @@ from nodecpu.lab.cdi import read_specs
 from nodecpu.lab.cgroups import Cgroups
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.containers import ContainerRecord
-from nodecpu.lab.jsontree import JsonObject, text
+from nodecpu.lab.jsontree import JsonObject, leaf, nodes, text
 from nodecpu.lab.objects import CLAIMS, ApiError, Key
 from nodecpu.lab.scenario import ClaimPlan
 
-_CLAIM_DEVICE = re.compile(r".*/cpu=claim-(?P<uid>.*)-[0-9]+")
+_CLAIM_DEVICE = re.compile(r".*/cpu=claim-(?P<uid>[0-9a-f-]{36})(-[0-9]+)?")
 
 
 class ClaimBook:
@@ -62,6 +63,12 @@ class ClaimBook:
                     return CpuSet.parse(value)
         return None
 
+    def metadata(self, record: ContainerRecord) -> dict[str, CpuSet]:
+        """Return the CPUs that each device metadata file of a container tells, by the file's path in there."""
+        known = read_specs(self._cdi).devices
+        mounts = [mount for cdi_id in record.config.cdi for mount in known[cdi_id].mounts]
+        return {inside: _cpus_told(json.loads(Path(host).read_text())) for host, inside in mounts}
+
     def resolve(self, plans: Mapping[str, ClaimPlan], key: str) -> str:
         """Return what ``uid:NAME`` or ``cpus:NAME`` stands for in a pod's environment."""
         what, _, name = key.partition(":")
@@ -80,6 +87,12 @@ class ClaimBook:
                 if effective is not None and uid not in own and effective.cpus & cpus:
                     return f"{record.label} runs on {effective.cpus & cpus} of claim {uid}"
         return ""
+
+
+def _cpus_told(metadata: JsonObject) -> CpuSet:
+    devices = [device for request in nodes(metadata, "requests") for device in nodes(request, "devices")]
+    lists = [leaf(device, "attributes", "dra.cpu/cpuIDs", "ints") for device in devices]
+    return CpuSet(cpu for one in lists if isinstance(one, list) for cpu in one if isinstance(cpu, int))
 
 
 def holdings(record: ContainerRecord) -> dict[str, CpuSet]:

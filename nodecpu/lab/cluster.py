@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nodecpu.lab.apiserver import now
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
-from nodecpu.lab.objects import CLAIMS, CLASSES, EVENTS, NODES, PODS, SLICES, Key, ObjectStore
+from nodecpu.lab.objects import CLAIMS, CLASSES, EVENTS, NODES, PODS, SLICES, TOPOLOGIES, ApiError, Key, ObjectStore
 from nodecpu.lab.podspec import claim_names, mcpu, qos_class, with_defaults
 from nodecpu.lab.scheduler import Want, allocate, pool_of
 
@@ -121,6 +121,19 @@ class Cluster:
             "type": "Warning",
         }
         self.store.create(EVENTS, namespace, body)
+
+    def topology(self, path: str) -> Json:
+        """Return a value of the node's topology object by its path, ``zone/resource/field`` or ``zone/attribute``."""
+        try:
+            found = self.store.get(Key(kind=TOPOLOGIES, namespace="", name=self.node_name))
+        except ApiError:
+            return None
+        zone_name, _, rest = path.partition("/")
+        zone = next((one for one in nodes(found, "zones") if text(one, "name") == zone_name), {})
+        name, _, field = rest.partition("/")
+        entries = nodes(zone, "resources" if field else "attributes")
+        entry = next((one for one in entries if text(one, "name") == name), {})
+        return leaf(entry, field or "value")
 
     def capacities(self) -> dict[str, int]:
         """Return the CPUs that each published device offers."""

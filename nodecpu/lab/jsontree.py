@@ -37,13 +37,16 @@ def nodes(value: Mapping[str, Json], *path: str) -> list[JsonObject]:
 
 
 def leaf(value: Mapping[str, Json], *path: str) -> Json:
-    """Return what is at a path, None where there is nothing."""
-    for key in path[:-1]:
-        child = value.get(key)
-        if not isinstance(child, Mapping):
+    """Return what is at a path, None where there is nothing; items of lists go by their numbers."""
+    found: Json = value
+    for key in path:
+        if isinstance(found, Mapping):
+            found = found.get(key)
+        elif isinstance(found, Sequence) and not isinstance(found, str) and key.isdigit() and int(key) < len(found):
+            found = found[int(key)]
+        else:
             return None
-        value = child
-    return value.get(path[-1])
+    return found
 
 
 def text(value: Mapping[str, Json], *path: str) -> str:

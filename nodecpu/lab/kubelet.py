@@ -44,7 +44,7 @@ class KubeletSettings:
 
     The real one waits more than a minute after a failed prepare (``retry_s``), one second after a failed unprepare,
     half a second before it deletes the slices at its start (``wipe_s``), and takes a fifth of a second from a pod's
-    creation to its first call (``notice_s``).
+    creation to its first call (``notice_s``). Slices of a driver go when it was away for ``absence_s``.
     """
 
     directory: Path
@@ -54,6 +54,7 @@ class KubeletSettings:
     unprepare_retry_s: float = 1.0
     wipe_s: float = 0.05
     notice_s: float = 0.1
+    absence_s: float = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,13 +106,21 @@ class Kubelet:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.registry.run())
             await asyncio.sleep(self.settings.wipe_s)
-            self._wipe_slices()
+            self._wipe_slices("", "the kubelet starts")
+            while True:
+                driver = await self.registry.lost()
+                tasks.create_task(self._wipe_if_away(driver))
 
-    def _wipe_slices(self) -> None:
+    async def _wipe_if_away(self, driver: str) -> None:
+        await asyncio.sleep(self.settings.absence_s)
+        if driver not in self.registry.drivers:
+            self._wipe_slices(f",spec.driver={driver}", "the driver is away")
+
+    def _wipe_slices(self, selector: str, why: str) -> None:
         store = self._cluster.store
-        for found in store.find(SLICES, "", f"spec.nodeName={self._cluster.node_name}"):
+        for found in store.find(SLICES, "", f"spec.nodeName={self._cluster.node_name}{selector}"):
             name = text(found, "metadata", "name")
-            self._trace.add("api", "kubelet", f"delete resourceslices/{name}", "kubelet starts")
+            self._trace.add("api", "kubelet", f"delete resourceslices/{name}", why)
             store.delete(Key(kind=SLICES, namespace="", name=name))
 
     # --- claims ------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, nodes, text, texts
+from nodecpu.lab.podspec import quantity
 
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -64,7 +65,18 @@ CLASSES: Final = Kind(
     namespaced=False,
     has_status=False,
 )
-KINDS: Final = (NODES, PODS, EVENTS, NEW_EVENTS, SLICES, CLAIMS, CLASSES)
+ACCOUNTS: Final = Kind(
+    group="", version="v1", plural="serviceaccounts", kind="ServiceAccount", namespaced=True, has_status=False
+)
+TOPOLOGIES: Final = Kind(
+    group="topology.node.k8s.io",
+    version="v1alpha2",
+    plural="noderesourcetopologies",
+    kind="NodeResourceTopology",
+    namespaced=False,
+    has_status=False,
+)
+KINDS: Final = (NODES, PODS, EVENTS, NEW_EVENTS, SLICES, CLAIMS, CLASSES, ACCOUNTS, TOPOLOGIES)
 
 
 class ApiError(Exception):
@@ -276,6 +288,35 @@ def selected(value: Mapping[str, Json], selector: str) -> bool:
     return True
 
 
+def topology_faults(body: Mapping[str, Json]) -> list[str]:
+    """Return what the schema of NodeResourceTopology v1alpha2 would refuse, as sentences.
+
+    Source: manifests/crd.yaml of noderesourcetopology-api 0.1.3.
+    """
+    faults = [] if "zones" in body else ["zones: Required value"]
+    faults += [f"{key}: unknown field" for key in body.keys() - _TOPOLOGY_KEYS]
+    for number, zone in enumerate(nodes(body, "zones")):
+        where = f"zones[{number}]"
+        faults += [f"{where}.{key}: Required value" for key in ("name", "type") if not text(zone, key)]
+        faults += [f"{where}.{key}: unknown field" for key in zone.keys() - _ZONE_KEYS]
+        faults += [
+            f"{where}.resources: {key} of {text(resource, 'name')}: Required value"
+            for resource in nodes(zone, "resources")
+            for key in ("name", "capacity", "allocatable", "available")
+            if not text(resource, key)
+        ]
+        faults += [f"{where}.costs: value must be a whole number" for c in nodes(zone, "costs") if not _whole(c)]
+    return faults
+
+
+_TOPOLOGY_KEYS: Final = frozenset({"apiVersion", "kind", "metadata", "topologyPolicies", "attributes", "zones"})
+_ZONE_KEYS: Final = frozenset({"name", "type", "parent", "costs", "attributes", "resources"})
+
+
+def _whole(cost: JsonObject) -> bool:
+    return isinstance(cost.get("value"), int) and bool(text(cost, "name"))
+
+
 def slice_faults(body: Mapping[str, Json]) -> list[str]:
     """Return what a real API server would refuse in a ResourceSlice, as sentences (the commonest rules).
 
@@ -285,6 +326,8 @@ def slice_faults(body: Mapping[str, Json]) -> list[str]:
     devices = nodes(body, "spec", "devices")
     if len(devices) > 128:
         faults.append(f"spec.devices: Too many: {len(devices)}: must have at most 128 items")
+    if len(devices) > 64 and any(device.get("taints") for device in devices):
+        faults.append(f"spec.devices: Too many: {len(devices)}: must have at most 64 items with taints")
     names = [text(device, "name") for device in devices]
     faults += [f"spec.devices: Duplicate value: {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
     count = leaf(body, "spec", "pool", "resourceSliceCount")
@@ -313,4 +356,23 @@ def _device_faults(device: JsonObject) -> list[str]:
             faults.append(f"capacity[{name}].requestPolicy: only with allowMultipleAllocations")
         if (node(policy, "validRange") or leaf(policy, "validValues")) and not text(policy, "default"):
             faults.append(f"capacity[{name}].requestPolicy.default: Required value")
+        faults += [f"capacity[{name}].requestPolicy.{fault}" for fault in _policy_faults(node(capacity, name))]
+    return faults
+
+
+def _policy_faults(capacity: JsonObject) -> list[str]:
+    """Return what is wrong with amounts of a range: min <= default <= value, min + step <= value, default on a step."""
+    limits = node(capacity, "requestPolicy", "validRange")
+    if not limits:
+        return []
+    value = quantity(leaf(capacity, "value"))
+    default = quantity(leaf(capacity, "requestPolicy", "default") or "0")
+    least, step = quantity(leaf(limits, "min") or "0"), quantity(leaf(limits, "step") or "0")
+    faults = []
+    if not least <= default <= value:
+        faults.append(f"default: {default} is not between {least} and {value}")
+    if step and least + step > value:
+        faults.append(f"validRange.step: {least} + {step} is above {value}")
+    if step and (default - least) % step:
+        faults.append(f"default: {default} is not on a step")
     return faults

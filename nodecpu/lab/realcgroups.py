@@ -84,6 +84,14 @@ class RealCgroups:
         if cpus:
             self._writes[path] = self._writes.get(path, 0) + 1
 
+    def write_quota(self, path: str, quota_us: int, period_us: int) -> None:
+        """Do nothing: only cpusets are real here."""
+
+    def cpus_allowed_by_quota(self, path: str) -> float | None:
+        """Return None: only cpusets are real here."""
+        del path
+        return None
+
     def kill(self, path: str) -> None:
         """End the processes of a group and of those below it, and remove them; nothing if it is not there."""
         for inner in [one for one in self._processes if one == path or one.startswith(f"{path}/")]:

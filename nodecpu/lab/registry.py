@@ -52,6 +52,7 @@ class Driver:
         self.name = name
         self._trace = trace
         self._channel = grpc.aio.insecure_channel(f"unix:{endpoint}")
+        self._is_closed = False
 
     async def prepare(self, request: dra_pb2.NodePrepareResourcesRequest) -> dra_pb2.NodePrepareResourcesResponse:
         """Return the answer to NodePrepareResources. Raises DriverFault for a gRPC error."""
@@ -76,7 +77,8 @@ class Driver:
             await asyncio.sleep(_HEALTH_RETRY_S)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; calls in hand fail."""
+        self._is_closed = True
         await self._channel.close()
 
     async def _call(self, method: str, request: Message, reply: type[Reply], note: str) -> Reply:
@@ -87,6 +89,10 @@ class Driver:
             text = f"rpc error: code = {error.code().name} desc = {error.details()}"
             self._trace.add("dra", "driver", method, text)
             raise DriverFault(text) from error
+        except asyncio.CancelledError as error:
+            if not self._is_closed:
+                raise
+            raise DriverFault("rpc error: code = Canceled desc = the driver's socket was made anew") from error
         self._trace.add("dra", "driver", method, "", answer)
         return answer
 
@@ -99,6 +105,7 @@ class Registry:
         self._directory = directory
         self._trace = trace
         self._poll_s = poll_s
+        self._lost: asyncio.Queue[str] = asyncio.Queue()
 
     def driver(self, name: str) -> Driver:
         """Return a registered driver. Raises DriverFault."""
@@ -106,6 +113,10 @@ class Registry:
         if found is None:
             raise DriverFault(f"DRA driver {name} is not registered")
         return found
+
+    async def lost(self) -> str:
+        """Return the name of the next driver that goes."""
+        return await self._lost.get()
 
     async def run(self) -> None:
         """Follow the directory: register what appears, forget what goes."""
@@ -135,6 +146,7 @@ class Registry:
             finally:
                 if self.drivers.get(driver.name) is driver:
                     del self.drivers[driver.name]
+                    self._lost.put_nowait(driver.name)
                 await driver.close()
 
     async def _register(self, socket: SocketFile) -> Driver:

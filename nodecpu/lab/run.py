@@ -58,6 +58,10 @@ class Shower:
         self._console = console
         self._looking = ""
 
+    def say(self, sentence: str) -> None:
+        """Print a sentence."""
+        self._console.print(escape(sentence), soft_wrap=True)
+
     def title(self, scenario: Scenario, machine: str) -> None:
         """Print what is played where."""
         self._console.rule(f"[bold]{escape(scenario.title)}")
@@ -109,6 +113,8 @@ async def perform(scenario: Scenario, shower: Shower | None, *, machine: str, ke
     failure: StepFailed | None = None  # raised when the stage is closed: its task group would wrap it
     try:
         async with opened(settings, keep=keep) as stage:
+            if shower is not None and keep:
+                shower.say(f"everything is kept in {stage.root}")
             try:
                 await _play(stage, scenario, shower, machine)
             except (StepFailed, StageError) as error:
@@ -175,7 +181,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--machine", metavar="TEXT|DIR|host", help="default: the scenario's")
+    parser.add_argument(
+        "--machine",
+        metavar="TEXT|DIR|ARCHIVE|host",
+        help="default: the scenario's; CPUs that a scenario names are its own machine's",
+    )
     parser.add_argument("--scenario", action="append", metavar="FILE|NAME", help=f"may be repeated; default: {DEMO}")
     parser.add_argument("--runtime", choices=tuple(FLAVOURS), help="default: the scenario's")
     parser.add_argument("--keep", action="store_true", help="leave the directory behind")

@@ -119,6 +119,8 @@ class Runtime:
         async with self.plugins.lifecycle:
             self.sandboxes[sandbox.id] = sandbox
             self._cgroups.create(self._sandbox_directory(sandbox))
+            # The kubelet's doing, before it has the sandbox made.
+            self._cgroups.write_quota(config.cgroup_parent, config.figures.quota_us or 0, config.figures.period_us)
             try:
                 await self.plugins.tell(nri_pb2.RUN_POD_SANDBOX, self._about_pod(sandbox))
             except CallError as error:
@@ -316,6 +318,7 @@ class Runtime:
     def _write(self, record: ContainerRecord) -> None:
         if record.pid:  # else only the stored spec changes
             self._cgroups.write_cpuset(record.directory, record.cpus, record.mems)
+            self._cgroups.write_quota(record.directory, record.quota_us or 0, record.period_us)
 
     async def _tell_stop(self, record: ContainerRecord) -> None:
         if record.stop_told:

@@ -152,7 +152,7 @@ class _Reader:
         """Return the results that a table's ``results`` list."""
         found = []
         for number, result in enumerate(nodes(table, "results")):
-            self._keys(result, ("request", "cpus", "node", "device", "driver"), where)
+            self._keys(result, ("request", "cpus", "node", "device", "driver", "config"), where)
             numa, cpus = result.get("node"), result.get("cpus", "")
             if numa is not None and not isinstance(numa, int):
                 self._problem(where, "node must be a number")
@@ -163,6 +163,7 @@ class _Reader:
                     numa=numa if isinstance(numa, int) else None,
                     device=self._text(result, "device", "", where) or None,
                     driver=self._text(result, "driver", "", where) or None,
+                    config=node(result, "config") or None,
                 )
             )
         if not found:
@@ -275,4 +276,5 @@ def wants_of(step: Step) -> tuple[Want, ...]:
 
 def _kinds(kinds: tuple[type, ...]) -> str:
     words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}
+    words[dict] = "a table"
     return " or ".join(words[kind] for kind in kinds)

@@ -1,13 +1,14 @@
 """A small stand-in for the scheduler and the claim controller (pure): allocates claims from published slices.
 
-It knows consumable capacity, the NUMA attribute and forced choices, which may be wrong on purpose; nothing else.
+It knows consumable capacity, devices for one claim each, the NUMA attribute and forced choices, which may be wrong on
+purpose; nothing else.
 Source: resource.k8s.io/v1 (DRAConsumableCapacity), dynamic-resource-allocation/structured.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -22,7 +23,8 @@ _NUMA: Final = "resource.kubernetes.io/numaNode"
 class Want:
     """One result wished for. ``numa`` or ``device`` narrow the choice; a ``device`` is taken without looking.
 
-    ``cpus`` is the amount as text, "" for none at all (a claim that says no amount).
+    ``cpus`` is the amount as text, "" for none at all (a claim that says no amount). ``config`` is the claim's
+    configuration for this request, as it stands in ``parameters``.
     """
 
     request: str
@@ -30,6 +32,7 @@ class Want:
     numa: int | None = None
     device: str | None = None
     driver: str | None = None
+    config: JsonObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +69,12 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
     ``claims`` are all others, whose consumption counts.
     """
     results: list[JsonObject] = []
+    config: list[Json] = []
     key = f"{pool.driver}/cpu"
     for want in wants:
+        used = {text(one, "device") for one in [*_results(claims), *results]}
         taken = _consumed(claims, results, key)
-        device, amount = _choose(pool, taken, want, key)
+        device, amount = _choose(pool, taken, used, want, key)
         result: JsonObject = {
             "request": want.request,
             "driver": want.driver or pool.driver,
@@ -80,15 +85,18 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
             result["consumedCapacity"] = {key: amount}
             result["shareID"] = str(uuid.uuid4())
         results.append(result)
+        if want.config is not None:
+            opaque: JsonObject = {"driver": pool.driver, "parameters": want.config}
+            config.append({"source": "FromClaim", "requests": [want.request], "opaque": opaque})
     term: JsonObject = {"key": "metadata.name", "operator": "In", "values": [pool.node_name]}
     return {
         "allocationTimestamp": now,
-        "devices": {"results": list(results)},
+        "devices": {"results": list(results), **({"config": config} if config else {})},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [term]}]},
     }
 
 
-def _choose(pool: Pool, taken: Mapping[str, Fraction], want: Want, key: str) -> tuple[str, str]:
+def _choose(pool: Pool, taken: Mapping[str, Fraction], used: Set[str], want: Want, key: str) -> tuple[str, str]:
     if want.device is not None:
         return want.device, want.cpus
     for device in pool.devices:
@@ -97,6 +105,10 @@ def _choose(pool: Pool, taken: Mapping[str, Fraction], want: Want, key: str) -> 
             continue
         name = text(device, "name")
         capacity = node(device, "capacity", key)
+        if not device.get("allowMultipleAllocations"):
+            if name in used or want.cpus:
+                continue
+            return name, ""
         consumes = rounded(capacity, quantity(want.cpus) if want.cpus else None)
         if consumes is not None and taken.get(name, Fraction(0)) + consumes <= quantity(leaf(capacity, "value")):
             return name, str(consumes)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,7 @@ from typing import Final
 import tomli_w
 
 from nodecpu.cpuset import CpuSet, NodeSet
-from nodecpu.lab.apiserver import ApiServer
+from nodecpu.lab.apiserver import DRIVERS_RIGHTS, ApiServer
 from nodecpu.lab.cgroups import ModelCgroups
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.flavours import FLAVOURS
@@ -47,7 +48,7 @@ class StageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSettings:
-    """What is played on. ``machine`` is a text, a directory that holds ``sys``, or ``host``.
+    """What is played on. ``machine`` is a text, a directory or archive that holds ``sys``, or ``host``.
 
     ``real``: containers are processes in this host's cgroups (root; for ``host``).
     """
@@ -105,6 +106,13 @@ class Daemon:
             await self._process.wait()
             raise StageError(f"the daemon did not end within {_STOP_TIMEOUT_S:g} s of {number.name}") from error
 
+    def reload(self) -> None:
+        """Have it read its configuration again; ``ready`` is set when it has. StageError if it is not running."""
+        if self._process is None or self._process.returncode is not None:
+            raise StageError("the daemon is not running")
+        self.ready.clear()
+        self._process.send_signal(signal.SIGHUP)
+
     async def put_down(self) -> None:
         """End the process if it is there, gently or not."""
         if self.is_running:
@@ -128,13 +136,13 @@ class Daemon:
 class Stage:
     """The parts, and how they are started, stopped and waited for."""
 
-    def __init__(self, root: Path, settings: StageSettings, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, root: Path, machine_root: Path, settings: StageSettings, tasks: asyncio.TaskGroup) -> None:
         self.root = root
         self.cdi = root / "cdi"
         self.trace = Trace()
         self.api = ApiServer(self.trace)
         self.cluster = Cluster(self.api.store, node_name=NODE_NAME, driver=DRIVER)
-        self.machine_root = _machine_root(settings.machine, root)
+        self.machine_root = machine_root
         driver = CgroupDriver.CGROUPFS if settings.real else CgroupDriver(settings.cgroup_driver)
         group = f"/{root.name}" if settings.real else ""
         self.cgroup_mount = Path("/sys/fs/cgroup") if settings.real else root / "cgroup"
@@ -155,6 +163,7 @@ class Stage:
         self.kubelet = Kubelet(kubelet, self.cluster, self.runtime, self.trace)
         self.daemon = Daemon(root / "nodecpu.toml", root / "daemon.log", root / "notify.sock")
         self._settings = settings
+        self._daemon_settings = settings.daemon
         self._tasks = tasks
         self._kubelet_task: asyncio.Task[None] | None = None
         self._api_is_up = False
@@ -182,6 +191,7 @@ class Stage:
 
     async def start_api(self) -> None:
         """Let the API server answer."""
+        self.api.rights = DRIVERS_RIGHTS
         await self.api.start(self._tasks)
         self._api_is_up = True
 
@@ -221,6 +231,19 @@ class Stage:
             await self.until_registered()
             if self._api_is_up:
                 await self.until(lambda: bool(self.cluster.slices()), "slices", timeout_s=_START_TIMEOUT_S)
+
+    def configure(self, changes: JsonObject) -> None:
+        """Change the daemon's configuration file; it takes effect when the daemon reads it."""
+        changed = merged(self._daemon_settings, changes)
+        assert isinstance(changed, dict)
+        self._daemon_settings = changed
+        self._write_configuration()
+
+    async def reload_daemon(self, *, wait: bool) -> None:
+        """Have the daemon read its configuration again. StageError."""
+        self.daemon.reload()
+        if wait:
+            await self.until(self.daemon.ready.is_set, "reload", timeout_s=_START_TIMEOUT_S)
 
     async def until_registered(self) -> None:
         """Wait until the kubelet has registered the driver. StageError."""
@@ -264,7 +287,7 @@ class Stage:
             "enforce": {"period_s": _PERIOD_S},
             "log": {"level": "debug"},
         }
-        together: Json = merged(own, self._settings.daemon)
+        together: Json = merged(own, self._daemon_settings)
         assert isinstance(together, dict)
         (self.root / "nodecpu.toml").write_text(tomli_w.dumps(together))
 
@@ -276,8 +299,9 @@ async def opened(settings: StageSettings, *, keep: bool = False) -> AsyncIterato
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
         notify.bind(str(root / "notify.sock"))
+        machine_root = _machine_root(settings.machine, root)  # outside: a group would wrap its ConfigError
         async with asyncio.TaskGroup() as tasks:
-            stage = Stage(root, settings, tasks)
+            stage = Stage(root, machine_root, settings, tasks)
             listener = tasks.create_task(_listen(notify, stage.daemon))
             try:
                 await stage.open()
@@ -303,7 +327,11 @@ def _machine_root(machine: str, root: Path) -> Path:
     if Path(machine).is_dir():
         return Path(machine).resolve()
     (root / "host").mkdir()
-    write_machine(parse_machine(machine), root / "host")
+    if Path(machine).is_file():
+        with tarfile.open(machine) as archive:
+            archive.extractall(root / "host", filter="data")
+    else:
+        write_machine(parse_machine(machine), root / "host")
     return root / "host"
 
 
@@ -312,10 +340,12 @@ def _online(root: Path) -> CpuSet:
 
 
 def _memory(root: Path) -> NodeSet:
-    try:
-        return NodeSet.parse((root / "sys/devices/system/node/has_memory").read_text()) or NodeSet((0,))
-    except FileNotFoundError:
-        return NodeSet((0,))
+    """Return the nodes that a cpuset may have: those with memory, else (recordings lack or garble the list) all."""
+    nodes = root / "sys/devices/system/node"
+    with suppress(FileNotFoundError, ValueError):
+        if found := NodeSet.parse((nodes / "has_memory").read_text()):
+            return found
+    return NodeSet(int(one.name[4:]) for one in nodes.glob("node[0-9]*")) or NodeSet((0,))
 
 
 def _package_root() -> str:

@@ -47,9 +47,12 @@ COMMON: Final = _options(
 VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
     {
         "daemon": Verb(
-            help="start, stop (SIGTERM), kill (SIGKILL) or restart the daemon",
-            words=("start", "stop", "kill", "restart"),
-            options=_options(wait=((bool,), "wait until it is registered and has published (true)")),
+            help="start, stop (SIGTERM), kill (SIGKILL), restart the daemon, or have it reload (SIGHUP)",
+            words=("start", "stop", "kill", "restart", "reload"),
+            options=_options(
+                wait=((bool,), "wait until it is registered and has published, or has reloaded (true)"),
+                config=((dict,), "change these settings first, as in [daemon]"),
+            ),
         ),
         "runtime": Verb(help="start, stop or restart the runtime", words=("start", "stop", "restart", "drop")),
         "kubelet": Verb(help="start, stop or restart the kubelet", words=("start", "stop", "restart")),
@@ -110,6 +113,13 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         ),
         "stop": Verb(help="delete a pod and see it off", of="pods", options=_options(error=_ERROR, tries=_TRIES)),
         "lose": Verb(help="delete a claim's CDI spec file", of="claims"),
+        "forget": Verb(
+            help="delete the stopped daemon's books: the claims' database, or all", words=("claims", "everything")
+        ),
+        "predecessor": Verb(
+            help="make it as if another driver had prepared everything, the daemon being stopped",
+            words=("dra-driver-cpu",),
+        ),
         "mark": Verb(help="remember how often each cpuset was written", words=("writes",)),
         "see": Verb(
             help="look at a container",
@@ -121,6 +131,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
                 size=((int,), "how many CPUs"),
                 shares=((int,), "CPU shares"),
                 quota_us=((int,), "CFS quota, -1 for none"),
+                time=((str, int, float), 'CPUs of time that quotas leave it up to kubepods, "all" for no limit'),
                 unwritten=((bool,), "its cpuset was not written since the mark"),
             ),
         ),
@@ -129,13 +140,29 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             of="claims",
             options=_options(cpus=_CPUS, spec=((bool,), "whether there is one")),
         ),
+        "see_metadata": Verb(
+            help="look at the device metadata that is mounted into a container",
+            of="pods",
+            options=_options(cpus=_CPUS, path=(_TEXT, "part of the path in the container")),
+        ),
         "see_devices": Verb(help="compare the published capacities with a table device = CPUs"),
         "see_unwritten": Verb(help="no cpuset of a running container was written since the mark", words=("all",)),
         "see_log": Verb(
             help="look for text in the daemon's log", options=_options(times=((int,), "at least so often (1)"))
         ),
         "see_event": Verb(
-            help="look for text in a pod's events", of="pods", options=_options(text=(_TEXT, "part of the message"))
+            help="look for text in the events of a pod",
+            of="pods",
+            options=_options(text=(_TEXT, "part of the message"), reason=(_TEXT, "the reason")),
+        ),
+        "see_claim_event": Verb(
+            help="look for text in the events of a claim",
+            of="claims",
+            options=_options(text=(_TEXT, "part of the message"), reason=(_TEXT, "the reason")),
+        ),
+        "see_topology": Verb(
+            help="look at a value of the node's NodeResourceTopology, by zone/resource/field or zone/attribute",
+            options=_options(value=(_TEXT, "the value"), writes=((int,), "how often it was written so far, exactly")),
         ),
         "see_state": Verb(
             help="look at a value of `nodecpu status --json`, by its path",

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from nodecpu.errors import LinkError, LocalProtocolError, NodeCpuError
+from nodecpu.failpoints import reach
 from nodecpu.log import kv, operation
 from nodecpu.nri import convert
 from nodecpu.nri.mux import PLUGIN_CONN, RUNTIME_CONN, Frame, Mux
@@ -350,7 +351,9 @@ class _Trunk(asyncio.Protocol):
             raise
         finally:
             self.is_serving = False
+        reach("nri-reply")
         self._write(PLUGIN_CONN, message)
+        reach("nri-replied")
         if late:  # after the reply, which must not wait for it
             self._plugin.withdraw(method, request.payload)
         self._progress()

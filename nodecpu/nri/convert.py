@@ -13,8 +13,9 @@ from typing import Final, Protocol, TypeVar
 from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet
 from nodecpu.errors import LocalProtocolError
 from nodecpu.ids import ContainerID, PodUID, SandboxID
-from nodecpu.policy.facts import Container, ContainerState, Resources, Sandbox
+from nodecpu.policy.facts import Container, ContainerState, DeviceNode, Resources, Sandbox
 from nodecpu.policy.plan import Creation, Placement, Update
+from nodecpu.policy.scheduling import IoClass, SchedulingClass, SchedulingPolicy
 from nodecpu.proto import nri_pb2, nri_read_pb2
 
 CLAIM_PREFIX: Final = "DRA_CPUSET_"
@@ -26,6 +27,30 @@ CLAIM_MARK: Final = CLAIM_PREFIX.encode()
 MIN_SHARES: Final = 2
 MAX_SHARES: Final = 262144
 """The kernel's range of CPU shares. Source: kernel/sched/sched.h, MIN_SHARES and MAX_SHARES."""
+
+_POLICIES: Final = {
+    SchedulingPolicy.OTHER: nri_pb2.SCHED_OTHER,
+    SchedulingPolicy.FIFO: nri_pb2.SCHED_FIFO,
+    SchedulingPolicy.RR: nri_pb2.SCHED_RR,
+    SchedulingPolicy.BATCH: nri_pb2.SCHED_BATCH,
+    SchedulingPolicy.IDLE: nri_pb2.SCHED_IDLE,
+    SchedulingPolicy.DEADLINE: nri_pb2.SCHED_DEADLINE,
+}
+_FLAGS: Final = {
+    "reset-on-fork": nri_pb2.SCHED_FLAG_RESET_ON_FORK,
+    "reclaim": nri_pb2.SCHED_FLAG_RECLAIM,
+    "dl-overrun": nri_pb2.SCHED_FLAG_DL_OVERRUN,
+    "keep-policy": nri_pb2.SCHED_FLAG_KEEP_POLICY,
+    "keep-params": nri_pb2.SCHED_FLAG_KEEP_PARAMS,
+    "util-clamp-min": nri_pb2.SCHED_FLAG_UTIL_CLAMP_MIN,
+    "util-clamp-max": nri_pb2.SCHED_FLAG_UTIL_CLAMP_MAX,
+}
+_IO_CLASSES: Final = {
+    IoClass.REALTIME: nri_pb2.IOPRIO_CLASS_RT,
+    IoClass.BEST_EFFORT: nri_pb2.IOPRIO_CLASS_BE,
+    IoClass.IDLE: nri_pb2.IOPRIO_CLASS_IDLE,
+}
+"""Scheduling classes as NRI has them. Source: api.proto, LinuxSchedulerPolicy, LinuxSchedulerFlag, IOPrioClass."""
 
 Entry_co = TypeVar("Entry_co", covariant=True)
 
@@ -67,6 +92,8 @@ def container(message: nri_read_pb2.Container, *, claims: bool) -> Container:
         state=_state(message.state),
         claim_env=_claim_env(message.env) if claims else _NO_ENV,
         cdi_devices=tuple([device.name for device in devices]) if devices else (),
+        devices=_devices(linux.devices) if linux.devices else (),
+        mounts=tuple([mount.source for mount in message.mounts]),
         cpus=_cpus(cpu.cpus),
         mems=_mems(cpu.mems),
         shares=cpu.shares.value or None,
@@ -92,6 +119,10 @@ def resources(message: nri_read_pb2.Resources) -> Resources:
 
 def _state(number: int) -> ContainerState:
     return _STATES[number] if 0 <= number < len(_STATES) else ContainerState.UNKNOWN
+
+
+def _devices(found: Iterable[nri_read_pb2.LinuxDevice]) -> tuple[DeviceNode, ...]:
+    return tuple([DeviceNode(path=one.path, kind=one.type, major=one.major, minor=one.minor) for one in found])
 
 
 def _claim_env(env: Iterable[str]) -> Mapping[str, str]:
@@ -124,12 +155,28 @@ def creation_reply(creation: Creation, created: ContainerID) -> bytes:
     reply = nri_pb2.CreateContainerResponse()
     if creation.placement is not None:
         _fill(reply.adjust.linux.resources.cpu, creation.placement)
+    if creation.scheduling is not None:
+        _schedule(reply.adjust.linux, creation.scheduling)
     if creation.updates:
         if any(update.container_id == created for update in creation.updates):
             # It does not exist yet: the runtime would fail the creation.
             raise LocalProtocolError(f"container {created} is updated in the reply that creates it")
         _add(reply.update, creation.updates)
     return reply.SerializeToString()
+
+
+def _schedule(linux: nri_pb2.LinuxContainerAdjustment, wanted: SchedulingClass) -> None:
+    if wanted.policy is not None:
+        linux.scheduler.policy = _POLICIES[wanted.policy]
+        linux.scheduler.priority = wanted.priority
+        linux.scheduler.nice = wanted.nice
+        linux.scheduler.runtime = wanted.runtime_ns
+        linux.scheduler.deadline = wanted.deadline_ns
+        linux.scheduler.period = wanted.period_ns
+        linux.scheduler.flags.extend(_FLAGS[flag] for flag in wanted.flags)
+    if wanted.io_class is not None:
+        setattr(linux.io_priority, "class", _IO_CLASSES[wanted.io_class])  # a keyword in Python
+        linux.io_priority.priority = wanted.io_priority
 
 
 def update_reply(updates: Sequence[Update], updated: ContainerID) -> bytes:
@@ -177,10 +224,16 @@ def _add(
     was read back (R7). The container that the request is about is the exception: better no resize than one without
     our cpuset.
     """
-    alike: dict[tuple[int, int, int | None], nri_pb2.LinuxContainerUpdate] = {}  # most move to the same CPUs
+    alike: dict[tuple[int | None, ...], nri_pb2.LinuxContainerUpdate] = {}  # most move to the same CPUs
     for update in updates:
         placement = update.placement
-        key = (placement.cpus.mask, placement.mems.mask, placement.shares)
+        key = (
+            placement.cpus.mask,
+            placement.mems.mask,
+            placement.shares,
+            placement.quota_us,
+            placement.period_us,
+        )
         linux = alike.get(key)
         if linux is None:
             linux = alike[key] = nri_pb2.LinuxContainerUpdate()
@@ -201,3 +254,7 @@ def _fill(cpu: nri_pb2.LinuxCPU, placement: Placement) -> None:
         if not MIN_SHARES <= placement.shares <= MAX_SHARES:
             raise LocalProtocolError(f"CPU shares {placement.shares} are not within {MIN_SHARES}-{MAX_SHARES}")
         cpu.shares.value = placement.shares
+    if placement.quota_us is not None:
+        cpu.quota.value = placement.quota_us
+    if placement.period_us is not None:
+        cpu.period.value = placement.period_us

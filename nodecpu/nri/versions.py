@@ -27,6 +27,9 @@ DEADLOCK_FIX: Final[Release] = (0, 12, 1)
 _MORE_EVENTS: Final[Release] = (0, 10, 0)
 """First NRI that knows events 12 to 14; an older one drops a plugin that asks for them. Source: api.proto, Event."""
 
+_SCHEDULES: Final[Release] = (0, 11, 0)
+"""First NRI that sets both scheduling policy and I/O priority of a container. Source: api.proto; interfaces.md 1.9."""
+
 _OLD_LAST: Final = nri_pb2.REMOVE_CONTAINER
 
 CONTAINERD_SHOWS_CDI: Final[Release] = (2, 3, 0)
@@ -69,7 +72,8 @@ class RuntimeVersion:
     """The runtime as it introduced itself.
 
     ``nri`` is the NRI release it has at least, None if unknown. ``shows_cdi``: containers come with their CDI device
-    names. ``safe_unsolicited``: it may be sent updates that answer no request.
+    names. ``safe_unsolicited``: it may be sent updates that answer no request. ``schedules``: it sets scheduling
+    policies and I/O priorities.
     """
 
     name: str
@@ -77,6 +81,7 @@ class RuntimeVersion:
     nri: Release | None
     shows_cdi: bool
     safe_unsolicited: bool
+    schedules: bool = False
 
 
 def runtime_version(name: str, version: str, nri_version: str) -> RuntimeVersion:
@@ -91,6 +96,7 @@ def runtime_version(name: str, version: str, nri_version: str) -> RuntimeVersion
         nri=nri,
         shows_cdi=name == "containerd" and (_release(version) or (0, 0, 0)) >= CONTAINERD_SHOWS_CDI,
         safe_unsolicited=nri is not None and nri >= DEADLOCK_FIX,
+        schedules=nri is not None and nri >= _SCHEDULES,
     )
 
 

@@ -1,104 +1,26 @@
-"""Decides what a claim and what a container gets (pure). An answer changes nothing and is void once the books move."""
+"""Decides what a container gets (pure). An answer changes nothing and is void once the books move."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet
+from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet
 from nodecpu.errors import BadRequest, NoCapacity
-from nodecpu.policy.facts import AllocatedClaim, AllocationResult, Container, Sandbox
-from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group, Link, ResultGrant
+from nodecpu.policy.exclusive import exclusive_cpus, further_cpus
+from nodecpu.policy.facts import Container, Sandbox
+from nodecpu.policy.figures import quota_us, shares
+from nodecpu.policy.grants import ContainerGrant, Group, Link
 from nodecpu.policy.ledger import Ledger
-from nodecpu.policy.picker import Unit, pick
+from nodecpu.policy.machine import Machine
+from nodecpu.policy.memory import Given, memory_for
 from nodecpu.policy.pools import Pool
+from nodecpu.policy.pull import unmet
 from nodecpu.policy.requests import Request
-from nodecpu.policy.room import check_kept, isolated_for, sliceable, spare_mcpu
+from nodecpu.policy.room import spare_mcpu
 from nodecpu.policy.rules import Rules
-from nodecpu.policy.scoring import best_pool
+from nodecpu.policy.scoring import Choice, best_pool
 from nodecpu.policy.shared import shared_cpus
-
-_MIN_SHARES, _MAX_SHARES = 2, 262144
-"""The kernel's range of cpu.shares. Source: kernel sched/core.c, MIN_SHARES and MAX_SHARES."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What decisions need to know of the machine beside the books: the picker's units, and the devices of its pool.
-
-    ``pool`` is the resource pool's name (the node's); empty: not checked.
-    """
-
-    units: Unit
-    devices: Mapping[str, CpuSet]
-    pool: str = ""
-
-
-def claim_grant(ledger: Ledger, machine: Machine, rules: Rules, claim: AllocatedClaim) -> ClaimGrant:
-    """Return the grant for a claim that is not in the books: disjoint CPUs per result, all or nothing (C2, C3).
-
-    Raises BadRequest for an unknown device or more than it can ever give, NoCapacity for what is not free now (C8).
-    """
-    results: list[ResultGrant] = []
-    taken = NO_CPUS
-    for wanted in claim.results:
-        cpus = NO_CPUS if wanted.admin_access else _result_cpus(ledger, machine, claim, wanted, taken)
-        taken |= cpus
-        results.append(
-            ResultGrant(
-                request=wanted.request,
-                pool=wanted.pool,
-                device=wanted.device,
-                cpus=cpus,
-                share_id=wanted.share_id,
-                admin_access=wanted.admin_access,
-            )
-        )
-    check_kept(ledger, rules, f"claim {claim.namespace}/{claim.name}", taken)
-    ids = tuple(f"{rules.driver}/cpu=claim-{claim.uid}-{index}" for index in range(len(results)))
-    return ClaimGrant(uid=claim.uid, namespace=claim.namespace, name=claim.name, results=tuple(results), cdi_ids=ids)
-
-
-def _result_cpus(
-    ledger: Ledger, machine: Machine, claim: AllocatedClaim, wanted: AllocationResult, taken: CpuSet
-) -> CpuSet:
-    """Return the CPUs for one result from its device's grantable CPUs that are free, other than ``taken``."""
-    who = f"claim {claim.namespace}/{claim.name}, request {wanted.request}"
-    if machine.pool and wanted.pool != machine.pool:
-        raise BadRequest(
-            f"{who}: device {wanted.device} is of pool {wanted.pool}, this node's is {machine.pool}",
-            hint="see that [node] name is the name of the Node object",
-        )
-    device = machine.devices.get(wanted.device)
-    if device is None:
-        raise BadRequest(
-            f"{who}: there is no device {wanted.device} on this node",
-            hint=f"delete the claim, to be allocated anew; there are {', '.join(sorted(machine.devices)) or 'none'}",
-        )
-    most = device & ledger.tree.usable.grantable
-    if wanted.cpus > len(most):
-        raise BadRequest(
-            f"{who}: {wanted.cpus} CPUs asked of {wanted.device}, which has {len(most)} ({most})",
-            hint="lower the capacity request, or spread it over several requests",
-        )
-    free = ledger.grantable(most) - taken
-    cpus = pick(machine.units, free, wanted.cpus)
-    if cpus is None:
-        raise NoCapacity(
-            f"{who}: {wanted.cpus} CPUs asked of {wanted.device}, {len(free)} free ({free or 'none'})",
-            hint="release a claim there or lower the request; the kubelet tries again in about a minute",
-        )
-    return cpus
-
-
-def same_allocation(grant: ClaimGrant, claim: AllocatedClaim) -> bool:
-    """Return whether a claim's allocation is still the one that the grant was made for (C6)."""
-    made = tuple((r.request, r.pool, r.device, r.share_id, r.admin_access, len(r.cpus)) for r in grant.results)
-    told = tuple(
-        (r.request, r.pool, r.device, r.share_id, r.admin_access, 0 if r.admin_access else r.cpus)
-        for r in claim.results
-    )
-    return made == told
+from nodecpu.policy.wishes import Picked
 
 
 def container_grant(  # noqa: PLR0913
@@ -124,52 +46,87 @@ def container_grant(  # noqa: PLR0913
         group=request.group,
         pool=ledger.tree.root.name,
         qos=request.qos,
-        portion_mcpu=request.portion_mcpu,
-        uses_shared=request.uses_shared,
         links=links,
         state=container.state,
         path=container.cgroups_path,
-        reason=request.reason,
     )
+    grant = asked(grant, request)
     claimed = grant.claimed
-    if request.group is Group.RESERVED:
+    _check_hints(grant, request)
+    choice: Choice | None = None
+    if request.group in (Group.RESERVED, Group.IGNORED):
         home = ledger.tree.root
     elif claimed:
         home = ledger.tree.holding(claimed)
     else:
-        home = best_pool(ledger, machine.units, rules, request)
-    exclusive = _exclusive(ledger, machine, rules, home, grant, request.exclusive)
-    pool = _sharing_pool(ledger, home, grant, exclusive) if request.uses_shared else home
-    why = grant.reason
-    if not exclusive <= home.cpus:
-        why += f"; exclusive CPUs of {ledger.tree.holding(exclusive).name}, {home.name} has none to spare"
+        choice = best_pool(ledger, machine, request)
+        home = choice.pool
+    picked = exclusive_cpus(ledger, machine, rules, home, request, grant.label)
+    pool = _sharing_pool(ledger, home, grant, picked.cpus) if request.uses_shared else home
+    why = _why(ledger, home, pool, picked, request)
+    why += f"; {choice.why}" if choice is not None and choice.why else ""
+    given = _memory(ledger, rules, home, request)
+    why += f"; {given.note}" if given.note else ""
+    return figured(rules, replace(grant, pool=pool.name, exclusive=picked.cpus, mems=given.mems, reason=why))
+
+
+def _check_hints(grant: ContainerGrant, request: Request) -> None:
+    """Raise BadRequest if claimed CPUs are not where strict hints say (G7): nothing else can be given for them."""
+    hint = unmet(request.pull.hints, grant.claimed) if request.pull.strict and grant.claimed else None
+    if hint is not None:
+        raise BadRequest(
+            f"{grant.label}: its claimed CPUs {grant.claimed} are not all close to {hint.source} ({hint.cpus})",
+            hint="have the claim allocated near it by matchAttribute, or let the hints not be strict",
+        )
+
+
+def resized_grant(
+    ledger: Ledger, machine: Machine, rules: Rules, grant: ContainerGrant, request: Request
+) -> ContainerGrant:
+    """Return the grant for a container in the books that asks for other amounts: its claims stay, the rest changes in
+    place (G12). Raises NoCapacity where it cannot.
+    """
+    beside = ledger.without(grant)
+    picked = further_cpus(beside, machine, rules, grant, request)
+    home = ledger.tree.root if request.group is Group.RESERVED else ledger.pool_of(grant)
+    changed = replace(asked(grant, request), exclusive=picked.cpus)
+    # What it gives back is free for its shared portion; what it keeps or takes is not.
+    beside.hold_for(grant, picked.cpus)
+    pool = _sharing_pool(beside, home, changed, NO_CPUS) if request.uses_shared else home
+    why = f"{_why(ledger, home, pool, picked, request)}; resized in place"
+    return figured(rules, replace(changed, pool=pool.name, reason=why))
+
+
+def asked(grant: ContainerGrant, request: Request) -> ContainerGrant:
+    """Return a grant with what a request says about it; its CPUs and its pool are as they were."""
+    return replace(
+        grant,
+        group=request.group,
+        portion_mcpu=request.portion_mcpu,
+        uses_shared=request.uses_shared,
+        told_mcpu=request.told_mcpu,
+        limit_mcpu=request.limit_mcpu,
+        hides_threads=bool(request.preferences.hide_hyperthreads),
+        memory_bytes=request.memory_bytes,
+        memory_kinds=request.preferences.memory_types or (),
+        reason=request.reason,
+    )
+
+
+def figured(rules: Rules, grant: ContainerGrant) -> ContainerGrant:
+    """Return a grant with the CPU shares and the quota that go with it."""
+    return replace(grant, shares=shares(grant), quota_us=quota_us(rules, grant))
+
+
+def _why(ledger: Ledger, home: Pool, pool: Pool, picked: Picked, request: Request) -> str:
+    why = request.reason
+    if not picked.cpus <= home.cpus:
+        why += f"; exclusive CPUs of {ledger.tree.holding(picked.cpus).name}, {home.name} has none to spare"
+    if picked.missed:
+        why += f"; without {' and '.join(picked.missed)}, which cannot be had"
     if pool is not home:
         why += f"; shared CPUs of {pool.name}, {home.name} has none to spare"
-    grant = replace(grant, pool=pool.name, exclusive=exclusive, mems=_mems(rules, home), reason=why)
-    return replace(grant, shares=_shares(ledger, grant) if links else None)
-
-
-def _exclusive(ledger: Ledger, machine: Machine, rules: Rules, home: Pool, grant: ContainerGrant, count: int) -> CpuSet:
-    """Return exclusive CPUs: of the home pool, else, as a holder's may be claimed whole, of the nearest ancestor (G5).
-
-    Isolated CPUs are used when they cover the whole part (G10).
-    """
-    if not count:
-        return NO_CPUS
-    who = f"container {grant.namespace}/{grant.pod}/{grant.name}"
-    for pool in ledger.tree.upwards(home):
-        if isolated := isolated_for(ledger, rules, pool, count):
-            return pick(machine.units, isolated, count) or NO_CPUS
-        cpus = pick(machine.units, sliceable(ledger, machine.units, pool), count)
-        if cpus is not None:
-            check_kept(ledger, rules, who, cpus)
-            return cpus
-    root = ledger.tree.root
-    raise NoCapacity(
-        f"{who}: {count} exclusive CPUs asked,"
-        f" {len(sliceable(ledger, machine.units, root))} can be spared ({ledger.grantable(root.sharable)} are free)",
-        hint="lower the request, or make room by removing claims or shared containers with CPU requests",
-    )
+    return why
 
 
 def _sharing_pool(ledger: Ledger, home: Pool, grant: ContainerGrant, exclusive: CpuSet) -> Pool:
@@ -180,7 +137,7 @@ def _sharing_pool(ledger: Ledger, home: Pool, grant: ContainerGrant, exclusive: 
     need = max(grant.portion_mcpu, 1)
     if not shared_cpus(ledger, ledger.tree.root):
         raise NoCapacity(
-            f"container {grant.namespace}/{grant.pod}/{grant.name}: no CPU is left for shared containers",
+            f"{grant.label}: no CPU is left for shared containers",
             hint="release a claim, or configure reserved CPUs",
         )
     for pool in ledger.tree.upwards(home):
@@ -189,11 +146,7 @@ def _sharing_pool(ledger: Ledger, home: Pool, grant: ContainerGrant, exclusive: 
     return ledger.tree.root
 
 
-def _mems(rules: Rules, home: Pool) -> NodeSet:
-    return home.mems if rules.pin_memory else NO_NODES
-
-
-def _shares(ledger: Ledger, grant: ContainerGrant) -> int:
-    """Return a holder's cpu.shares: of its portion if it has one, else 1000 m for every CPU it runs on (G6)."""
-    mcpu = grant.portion_mcpu or 1000 * len(grant.claimed | grant.exclusive)
-    return min(max(mcpu * 1024 // 1000, _MIN_SHARES), _MAX_SHARES)
+def _memory(ledger: Ledger, rules: Rules, home: Pool, request: Request) -> Given:
+    if not rules.pin_memory or request.preferences.preserve_memory:
+        return Given(mems=NO_NODES)
+    return memory_for(ledger, home, request)

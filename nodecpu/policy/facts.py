@@ -11,6 +11,7 @@ from enum import Enum
 
 from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet
 from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
+from nodecpu.policy.wishes import Wishes
 
 
 class QoS(Enum):
@@ -70,6 +71,7 @@ class PodSpec:
     qos: QoS
     containers: Mapping[str, ContainerSpec]
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     pod_request_mcpu: int | None = None
     pod_limit_mcpu: int | None = None
 
@@ -98,12 +100,23 @@ class ContainerState(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device node that a container is given: its path there, ``c`` or ``b``, and its numbers on the host."""
+
+    path: str
+    kind: str
+    major: int
+    minor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """A container as the runtime tells it.
 
     ``claim_env`` holds the variables whose names begin with DRA_CPUSET_, as they stand, the last of equal names
     winning; ``cdi_devices`` the qualified names where the runtime shows them. ``cpus`` and ``mems`` are the runtime's
-    idea of the cpuset (empty: none set). ``shares``, ``quota_us``, ``period_us`` are None where it says nothing.
+    idea of the cpuset (empty: none set). ``devices`` and ``mounts`` (host paths) are what it is given. ``shares``,
+    ``quota_us``, ``period_us`` are None where it says nothing.
     """
 
     id: ContainerID
@@ -112,6 +125,8 @@ class Container:
     state: ContainerState = ContainerState.UNKNOWN
     claim_env: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    mounts: tuple[str, ...] = ()
     cpus: CpuSet = NO_CPUS
     mems: NodeSet = NO_NODES
     shares: int | None = None
@@ -138,7 +153,8 @@ class AllocationResult:
     """One result of a claim's allocation that names our driver.
 
     ``cpus`` is how many CPUs of ``device`` were consumed (0 with ``admin_access``, C13); ``request`` as the scheduler
-    wrote it, ``main`` or ``main/sub``.
+    wrote it, ``main`` or ``main/sub``. By the claim's configuration: ``cpuset``, the very CPUs (C9), and ``wishes``,
+    how to pick them (C10); None where it says nothing.
     """
 
     request: str
@@ -147,14 +163,20 @@ class AllocationResult:
     cpus: int
     share_id: str | None = None
     admin_access: bool = False
+    cpuset: CpuSet | None = None
+    wishes: Wishes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedClaim:
-    """A ResourceClaim as far as it concerns us: decoded and checked for form, not yet against the books."""
+    """A ResourceClaim as far as it concerns us: decoded and checked for form, not yet against the books.
+
+    ``pod_claim`` is what the pod calls a claim that was made of a template, empty for others.
+    """
 
     uid: ClaimUID
     namespace: str
     name: str
     results: tuple[AllocationResult, ...]
     reserved_for: frozenset[PodUID] = frozenset()
+    pod_claim: str = ""

@@ -11,11 +11,15 @@ from enum import Enum
 from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet, union
 from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.policy.facts import ContainerState, QoS
+from nodecpu.topology.model import MemoryKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultGrant:
-    """The CPUs of one allocation result (C3); none with ``admin_access`` (C13)."""
+    """The CPUs of one allocation result (C3); none with ``admin_access`` (C13).
+
+    ``missed`` are the wishes that could not be met, in words (C10).
+    """
 
     request: str
     pool: str
@@ -23,6 +27,7 @@ class ResultGrant:
     cpus: CpuSet
     share_id: str | None = None
     admin_access: bool = False
+    missed: tuple[str, ...] = ()
 
     @property
     def base_request(self) -> str:
@@ -36,6 +41,8 @@ class ClaimGrant:
 
     ``released`` is set by unprepare: the CPUs stay out of reach until no linked container is left (C12).
     ``moved`` means that the machine changed under it and the CPUs are to be picked anew at the next prepare (T7).
+    ``pod_claim`` is what the pod calls a claim that was made of a template, empty for others.
+    ``unproven``: known by its traces alone, its CPUs are kept from others until the API server was asked (R2).
     ``cdi_ids`` are all the CDI names ever answered (C11).
     """
 
@@ -46,6 +53,8 @@ class ClaimGrant:
     cdi_ids: tuple[str, ...] = ()
     released: bool = False
     moved: bool = False
+    unproven: bool = False
+    pod_claim: str = ""
 
     @property
     def cpus(self) -> CpuSet:
@@ -67,7 +76,7 @@ class Group(Enum):
     CLAIMED = "claimed"
     """Nothing of its own: it runs on its claims alone."""
     IGNORED = "ignored"
-    """Left alone: its cpuset is not ours to set (G17, preserve)."""
+    """Left alone: neither its cpuset nor its quota is ours to set (G17, preserve)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +94,10 @@ class ContainerGrant:
 
     ``pool`` is the pool's name. ``portion_mcpu`` is its part of the pool's shared CPUs (or of the reserved ones, in
     that group) in milli-CPU: 0 with ``uses_shared`` is a container without a request. ``shares`` None: the runtime's
-    figure stands. ``path`` is the runtime's cgroups_path. ``reason`` tells what was decided and why.
+    figure stands, and so for ``quota_us`` (below 0: no quota). ``told_mcpu`` and ``limit_mcpu`` are the CPU request and
+    limit that this was decided by. ``hides_threads``: it sees one thread of each
+    core. ``memory_bytes`` is what it counts for in its memory nodes, ``memory_kinds`` what it wants there. ``path`` is
+    the runtime's cgroups_path. ``reason`` tells what was decided and why.
     """
 
     id: ContainerID
@@ -103,6 +115,12 @@ class ContainerGrant:
     links: tuple[Link, ...] = ()
     mems: NodeSet = NO_NODES
     shares: int | None = None
+    told_mcpu: int = 0
+    limit_mcpu: int | None = None
+    quota_us: int | None = None
+    hides_threads: bool = False
+    memory_bytes: int = 0
+    memory_kinds: tuple[MemoryKind, ...] = ()
     state: ContainerState = ContainerState.CREATED
     path: str = ""
     reason: str = ""
@@ -111,3 +129,8 @@ class ContainerGrant:
     def claimed(self) -> CpuSet:
         """The CPUs it holds by claims."""
         return union(link.cpus for link in self.links)
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"container {self.namespace}/{self.pod}/{self.name}"

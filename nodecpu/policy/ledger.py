@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.ids import ClaimUID, ContainerID, PodUID
+from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group
 from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import Pool, PoolTree
@@ -34,6 +35,7 @@ class Ledger:
         self._own_bare = [0] * len(tree.pools)
         self._holders: dict[ClaimUID, dict[ContainerID, None]] = {}
         self._by_name: dict[tuple[PodUID, str], ContainerID] = {}
+        self._memory: dict[tuple[int, bool], int] = {}
 
     @property
     def claims(self) -> Mapping[ClaimUID, ClaimGrant]:
@@ -102,6 +104,38 @@ class Ledger:
         self._holds[uid] = cpus
         self._held = union(self._holds.values()).mask
 
+    @property
+    def holds(self) -> Mapping[ClaimUID, CpuSet]:
+        """What is kept for prepares under way."""
+        return self._holds
+
+    @property
+    def memory(self) -> Mapping[tuple[int, bool], int]:
+        """The bytes that containers count for, by the mask of their memory nodes and whether they give way (M1)."""
+        return self._memory
+
+    def copy(self) -> Ledger:
+        """Return the same books once more, to try things on."""
+        other = Ledger(self.tree)
+        other.apply(Change(put_claims=tuple(self._claims.values()), put_containers=tuple(self._containers.values())))
+        for uid, cpus in self._holds.items():
+            other.hold(uid, cpus)
+        return other
+
+    def without(self, grant: ContainerGrant) -> Ledger:
+        """Return the same books in which a container has no grant, its exclusive CPUs held: to decide anew about it."""
+        other = Ledger(self.tree)
+        containers = tuple(one for one in self._containers.values() if one.id != grant.id)
+        other.apply(Change(put_claims=tuple(self._claims.values()), put_containers=containers))
+        for uid, cpus in self._holds.items():
+            other.hold(uid, cpus)
+        other.hold_for(grant, grant.exclusive)
+        return other
+
+    def hold_for(self, grant: ContainerGrant, cpus: CpuSet) -> None:
+        """Keep CPUs for a container about to get them, in place of those held for it before."""
+        self.hold(ClaimUID(f"container {grant.id}"), cpus)
+
     def unhold(self, uid: ClaimUID) -> None:
         """Drop a hold; dropping none is nothing."""
         self._holds.pop(uid, None)
@@ -148,6 +182,11 @@ class Ledger:
                 del self._holders[link.claim_uid]
 
     def _count(self, grant: ContainerGrant, sign: int) -> None:
+        if grant.memory_bytes and grant.mems:
+            key = grant.mems.mask, gives_way(grant)
+            self._memory[key] = self._memory.get(key, 0) + sign * grant.memory_bytes
+            if not self._memory[key]:
+                del self._memory[key]
         if not grant.uses_shared:
             return
         pool = self.pool_of(grant)
@@ -159,6 +198,11 @@ class Ledger:
         for index in pool.ancestors:
             self._portions[index] += sign * grant.portion_mcpu
             self._bare[index] += 0 if grant.portion_mcpu else sign
+
+
+def gives_way(grant: ContainerGrant) -> bool:
+    """Return whether a container's memory is widened where a Guaranteed one needs the room (M1)."""
+    return grant.qos is QoS.BURSTABLE and not grant.links and bool(grant.memory_bytes and grant.mems)
 
 
 def violations(ledger: Ledger) -> list[str]:
@@ -213,4 +257,11 @@ def _sum_violations(ledger: Ledger) -> list[str]:
             found.append(f"pool {pool.name} counts {ledger.need_mcpu(pool)} m, its containers need {need} m")
         if len(ledger.sharers(pool)) != sum(ledger.pool_of(g) is pool for g in within):
             found.append(f"pool {pool.name} has lost or gained containers")
+    memory: dict[tuple[int, bool], int] = {}
+    for grant in ledger.containers.values():
+        if grant.mems and grant.memory_bytes:
+            key = grant.mems.mask, gives_way(grant)
+            memory[key] = memory.get(key, 0) + grant.memory_bytes
+    if memory != ledger.memory:
+        found.append("memory counted is not that of the containers")
     return found

@@ -14,12 +14,12 @@ from nodecpu.cpuset import CpuSet, union
 from nodecpu.errors import ClaimConflict, NotReady
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.facts import ClaimRef, Container, PodSpec, Sandbox
-from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Link
+from nodecpu.policy.grants import ClaimGrant, Link
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.rules import Rules, Sharing
 
 ENV_PREFIX = "DRA_CPUSET_"
-_UID_LENGTH = 36
+UID_LENGTH = 36
 """Length of a Kubernetes UID (RFC 4122 text form); what follows it in a variable's name is a request."""
 
 
@@ -47,6 +47,7 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
     pod's spec references but that the runtime did not inject (never taken for a shared container). Raises ClaimConflict
     where ``claims.sharing`` forbids a further holder.
     """
+    _require_proven(ledger, sandbox, container, spec)
     named = _named(ledger, rules, container)
     held: list[Link] = []
     ignored = list(named.ignored)
@@ -81,7 +82,7 @@ def _named(ledger: Ledger, rules: Rules, container: Container) -> _Named:
     for name in container.cdi_devices:
         if not name.startswith(kind):
             continue
-        claim = _live(ledger, name.removeprefix(kind)[:_UID_LENGTH])
+        claim = _live(ledger, name.removeprefix(kind)[:UID_LENGTH])
         index = None if claim is None else _result_index(claim, name.removeprefix(kind))
         if claim is None or index is None:
             ignored.append(name)
@@ -89,8 +90,8 @@ def _named(ledger: Ledger, rules: Rules, container: Container) -> _Named:
             devices[claim.uid] = (*devices.get(claim.uid, ()), index)
     for name, value in container.claim_env.items():
         text = name.removeprefix(ENV_PREFIX)
-        claim = _live(ledger, text[:_UID_LENGTH])
-        rest = text[_UID_LENGTH:]
+        claim = _live(ledger, text[:UID_LENGTH])
+        rest = text[UID_LENGTH:]
         if claim is None or (granted := _expected(claim, rest)) is None or _parse(value) != granted:
             ignored.append(name)
         elif rest:
@@ -109,7 +110,7 @@ def _result_index(claim: ClaimGrant, device: str) -> int | None:
 
 def _live(ledger: Ledger, uid: str) -> ClaimGrant | None:
     claim = ledger.claims.get(ClaimUID(uid))
-    return None if claim is None or claim.released or claim.moved else claim
+    return None if claim is None or claim.released or claim.moved or claim.unproven else claim
 
 
 def _parse(value: str) -> CpuSet | None:
@@ -123,11 +124,11 @@ def _expected(claim: ClaimGrant, rest: str) -> CpuSet | None:
     """Return what the variable should say: the claim's CPUs, or those of the request named by ``_<request>``."""
     if not rest:
         return claim.cpus
-    cpus = [result.cpus for result in claim.results if rest == _suffix(result.request)]
+    cpus = [result.cpus for result in claim.results if rest == request_suffix(result.request)]
     return union(cpus) if cpus else None
 
 
-def _suffix(request: str) -> str:
+def request_suffix(request: str) -> str:
     """Return what the CDI spec puts behind a claim's variable for one request (C11)."""
     return "_" + request.replace("/", "_").replace("-", "_")
 
@@ -166,6 +167,23 @@ def _link_requests(claim: ClaimGrant, requests: set[str]) -> Link:
     return Link(claim_uid=claim.uid, cpus=cpus, requests=tuple(sorted(requests)))
 
 
+def _require_proven(ledger: Ledger, sandbox: Sandbox, container: Container, spec: PodSpec | None) -> None:
+    """Raise NotReady if the container shows a claim that is not proven yet, unless its spec references none (R2)."""
+    mine = spec.containers.get(container.name) if spec is not None else None
+    if mine is not None and not mine.claims:
+        return
+    shown = [*(name.removeprefix(ENV_PREFIX) for name in container.claim_env)]
+    shown += [name.partition("=claim-")[2] for name in container.cdi_devices]
+    for text in shown:
+        claim = ledger.claims.get(ClaimUID(text[:UID_LENGTH]))
+        if claim is not None and claim.unproven and not claim.released:
+            raise NotReady(
+                f"container {sandbox.namespace}/{sandbox.name}/{container.name} shows claim UID {claim.uid},"
+                " which the API server has not confirmed yet",
+                hint="it is confirmed when the API server answers; if this stays, check the daemon's link to it",
+            )
+
+
 def _require_injected(
     ledger: Ledger, sandbox: Sandbox, container: Container, spec: PodSpec | None, met: set[str]
 ) -> None:
@@ -193,11 +211,9 @@ def _check_sharing(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Co
         if same_pod and (rules.sharing is Sharing.POD or other.name == container.name):
             continue  # the latter is this container's predecessor
         claim = ledger.claims[link.claim_uid]
+        # Whoever sees this event need not know of other pods.
+        holder = f"container {other.name} of this pod" if same_pod else "another pod"
         raise ClaimConflict(
-            f"claim {claim.namespace}/{claim.name} is held by {_named_container(other)} already",
+            f"claim {claim.namespace}/{claim.name} is held by {holder} already",
             hint=f'claims.sharing = "{rules.sharing.value}" allows no further holder: use a claim of its own',
         )
-
-
-def _named_container(grant: ContainerGrant) -> str:
-    return f"container {grant.pod}/{grant.name}"

@@ -31,12 +31,18 @@ from nodecpu.topology.model import Topology
 
 @final
 class _Layout:
-    """Where the fields of a census are. ``threads`` is the size of the largest core."""
+    """Where the fields of a census are. ``threads`` is the size of the largest core.
 
-    __slots__ = ("_bases", "_homes", "mixed", "threads", "whole")
+    ``cores``, ``l3`` and ``numa`` are the masks of these groups, which the tree of units may have merged or left out.
+    """
 
-    def __init__(self, sizes: Iterable[int], threads: int) -> None:
-        self.threads = threads
+    __slots__ = ("_bases", "_homes", "cores", "l3", "mixed", "numa", "threads", "whole")
+
+    def __init__(self, sizes: Iterable[int], topology: Topology) -> None:
+        self.cores = tuple(core.cpus.mask for core in topology.cores)
+        self.l3 = tuple(cache.cpus.mask for cache in topology.l3)
+        self.numa = tuple(node.cpus.mask for node in topology.numa if node.cpus)
+        self.threads = max(core.bit_count() for core in self.cores)
         self.mixed = self.whole = 0
         self._bases: dict[int, int] = {}
         self._homes: dict[int, int] = {}
@@ -138,7 +144,7 @@ def build_units(topology: Topology) -> Unit:
         for cpus in groups
     ]
     nodes = build_tree([Named(rank=-1, kind="machine", label="", cpus=topology.online), *named])
-    layout = _Layout({len(node.cpus) for node in nodes}, max(len(core.cpus) for core in topology.cores))
+    layout = _Layout({len(node.cpus) for node in nodes}, topology)
     units: dict[int, Unit] = {}
     for node in reversed(nodes):  # children before parents
         units[node.index] = Unit(node.cpus.mask, tuple(units[i] for i in node.children), layout)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.ids import ClaimUID, ContainerID
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
+from nodecpu.policy.scheduling import SchedulingClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +34,16 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a container is to run: never an empty cpuset. ``mems`` empty and ``shares`` None mean: leave as it is."""
+    """Where a container is to run: never an empty cpuset. ``mems`` empty and None mean: leave as it is.
+
+    ``quota_us`` is its CFS quota per ``period_us``, below 0: none.
+    """
 
     cpus: CpuSet
     mems: NodeSet
     shares: int | None = None
+    quota_us: int | None = None
+    period_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +56,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """The answer to CreateContainer. ``placement`` None: the container is left alone."""
+    """The answer to CreateContainer. ``placement`` None: the container is left where it is."""
 
     placement: Placement | None
     updates: tuple[Update, ...] = ()
+    scheduling: SchedulingClass | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

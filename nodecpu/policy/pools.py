@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from nodecpu.cpuset import NO_NODES, CpuSet, NodeSet
@@ -30,6 +30,7 @@ class Pool:
     """One pool. ``name`` is unique (``root``, ``socket 0``, ``numa 3``); the CPU sets are disjoint parts of ``cpus``.
 
     ``mems`` is what its containers' memory comes from: DRAM local to its CPUs, other kinds only where there is no DRAM.
+    ``memory`` has all that is near, by kind.
     ``ancestors`` leads from the pool itself to the root, as indexes into the tree's pools.
     """
 
@@ -44,16 +45,36 @@ class Pool:
     mems: NodeSet
     children: tuple[int, ...]
     ancestors: tuple[int, ...]
+    memory: Mapping[MemoryKind, NodeSet] = field(default_factory=dict)
+
+    def zone(self, kinds: Sequence[MemoryKind]) -> NodeSet:
+        """Return its memory nodes of these kinds; where it has none of them, or none are named, ``mems``."""
+        nodes = NO_NODES
+        for kind in kinds:
+            nodes |= self.memory.get(kind, NO_NODES)
+        return nodes or self.mems
 
 
 class PoolTree:
-    """All pools of a node; parents come before their children, index 0 is the root."""
+    """All pools of a node; parents come before their children, index 0 is the root.
 
-    __slots__ = ("_by_name", "pools", "usable")
+    ``cores`` are its cores' CPUs, ``memory_bytes`` the sizes of its memory nodes.
+    """
 
-    def __init__(self, pools: Sequence[Pool], usable: Usable) -> None:
+    __slots__ = ("_by_name", "_sizes", "cores", "memory_bytes", "pools", "usable")
+
+    def __init__(
+        self,
+        pools: Sequence[Pool],
+        usable: Usable,
+        cores: Iterable[CpuSet] = (),
+        memory_bytes: Mapping[int, int] | None = None,
+    ) -> None:
+        self.memory_bytes = dict(memory_bytes or {})
+        self._sizes: dict[int, int] = {}
         self.pools = tuple(pools)
         self.usable = usable
+        self.cores = tuple(core.mask for core in cores if len(core) > 1)
         self._by_name = {pool.name: pool for pool in self.pools}
 
     @property
@@ -73,6 +94,20 @@ class PoolTree:
             if below is None or not cpus:
                 return pool
             pool = below
+
+    def size_of(self, nodes: NodeSet) -> int:
+        """Return how many bytes memory nodes have together."""
+        if nodes.mask not in self._sizes:
+            self._sizes[nodes.mask] = sum(self.memory_bytes.get(node, 0) for node in nodes)
+        return self._sizes[nodes.mask]
+
+    def one_thread_each(self, cpus: CpuSet) -> CpuSet:
+        """Return the lowest of the CPUs of every core that these are of."""
+        mask = cpus.mask
+        for core in self.cores:
+            if (part := core & mask) & (part - 1):
+                mask &= ~part | (part & -part)
+        return CpuSet.from_mask(mask)
 
     def upwards(self, pool: Pool) -> Iterator[Pool]:
         """Yield the pool, its parent, and so on to the root."""
@@ -104,6 +139,7 @@ def build_pools(topology: Topology, usable: Usable, levels: Sequence[Level] = AL
     pools: list[Pool] = []
     for node in nodes:
         above = () if node.parent is None else pools[node.parent].ancestors
+        memory = _memory(topology, None if node.parent is None else node.cpus)
         pools.append(
             Pool(
                 index=node.index,
@@ -114,20 +150,22 @@ def build_pools(topology: Topology, usable: Usable, levels: Sequence[Level] = AL
                 reserved=node.cpus & usable.reserved,
                 isolated=node.cpus & usable.isolated,
                 sharable=node.cpus & usable.sharable,
-                mems=_memory(topology, None if node.parent is None else node.cpus),
+                mems=_default_memory(memory),
                 children=node.children,
                 ancestors=(node.index, *above),
+                memory=memory,
             )
         )
-    return PoolTree(pools, usable)
+    sizes = {node.id: node.size_bytes for node in topology.numa}
+    return PoolTree(pools, usable, (core.cpus for core in topology.cores), sizes)
 
 
 def _labelled(groups: Sequence[Group]) -> list[tuple[str, CpuSet]]:
     return [(group.label, group.cpus) for group in groups]
 
 
-def _memory(topology: Topology, cpus: CpuSet | None) -> NodeSet:
-    """Return the memory nodes for these CPUs (None: all): DRAM of their nodes and nearest to them, else what is there.
+def _memory(topology: Topology, cpus: CpuSet | None) -> Mapping[MemoryKind, NodeSet]:
+    """Return the memory nodes for these CPUs (None: all) by kind: of their nodes and nearest to them.
 
     Nodes without memory of their own bring the nearest memory (T3).
     """
@@ -139,6 +177,16 @@ def _memory(topology: Topology, cpus: CpuSet | None) -> NodeSet:
     for node in topology.numa:
         if not node.cpus and node.home in homes:
             mask |= 1 << node.id
-    dram = NodeSet(n.id for n in topology.numa if n.kind is MemoryKind.DRAM)
-    found = NodeSet.from_mask(mask)
-    return (found & dram) or found
+    found: dict[MemoryKind, NodeSet] = {}
+    for node in topology.numa:
+        if mask >> node.id & 1:
+            found[node.kind] = found.get(node.kind, NO_NODES) | NodeSet([node.id])
+    return found
+
+
+def _default_memory(memory: Mapping[MemoryKind, NodeSet]) -> NodeSet:
+    """Return DRAM where there is any, else what there is."""
+    everything = NO_NODES
+    for nodes in memory.values():
+        everything |= nodes
+    return memory.get(MemoryKind.DRAM, everything)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.cpuset import NO_CPUS, CpuSet, NodeSet
 from nodecpu.errors import NoCapacity
 from nodecpu.ids import ContainerID
 from nodecpu.policy.grants import ContainerGrant
@@ -44,10 +44,43 @@ def spare_mcpu(ledger: Ledger, pool: Pool, taking: CpuSet = NO_CPUS) -> int:
     )
 
 
-def isolated_for(ledger: Ledger, rules: Rules, pool: Pool, count: int) -> CpuSet:
-    """Return a pool's free isolated CPUs if they are preferred and cover the whole exclusive part, else none (G10)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Every pool's room at one moment, by the pool's index, for decisions that compare them all.
+
+    Capacity and spare as ``capacity_mcpu`` and ``spare_mcpu`` tell; ``slices`` is how many CPUs ``sliceable`` returns.
+    """
+
+    capacity_mcpu: tuple[int, ...]
+    spare_mcpu: tuple[int, ...]
+    slices: tuple[int, ...]
+
+
+def survey(ledger: Ledger) -> Survey:
+    """Return the room of all pools, each looked at once (parents come before their children)."""
+    pools = ledger.tree.pools
+    free = [len(ledger.grantable(pool.sharable)) for pool in pools]
+    capacity = [1000 * free[pool.index] - ledger.need_mcpu(pool) for pool in pools]
+    spare = list(capacity)
+    most = [max(0, one) // 1000 for one in capacity]
+    slices = list(free)
+    for pool in reversed(pools):  # as _slice_below does, in numbers
+        if ledger.need_mcpu(pool):
+            kept_below = sum(free[child] - slices[child] for child in pool.children)
+            slices[pool.index] = min(most[pool.index], free[pool.index] - kept_below)
+    for pool in pools[1:]:
+        parent = pool.ancestors[1]
+        if parent:
+            spare[pool.index] = min(spare[pool.index], spare[parent])
+        most[pool.index] = min(most[pool.index], most[parent])
+        slices[pool.index] = min(slices[pool.index], most[pool.index])
+    return Survey(capacity_mcpu=tuple(capacity), spare_mcpu=tuple(spare), slices=tuple(slices))
+
+
+def isolated_for(ledger: Ledger, pool: Pool, count: int, *, wanted: bool) -> CpuSet:
+    """Return a pool's free isolated CPUs if they are wanted and cover the whole exclusive part, else none (G10)."""
     isolated = ledger.grantable(pool.isolated)
-    return isolated if rules.prefer_isolated and len(isolated) >= count else NO_CPUS
+    return isolated if wanted and len(isolated) >= count else NO_CPUS
 
 
 def sliceable(ledger: Ledger, machine: Unit, pool: Pool) -> CpuSet:
@@ -86,6 +119,8 @@ def make_room(ledger: Ledger, taking: CpuSet = NO_CPUS) -> tuple[ContainerGrant,
     """
     room = _Room(ledger, taking)
     for pool in reversed(ledger.tree.pools[1:]):  # children before parents; nobody is lifted from the root
+        if room.covers(pool):
+            continue
         for grant in sorted(ledger.sharers(pool).values(), key=lambda g: (g.portion_mcpu, g.id)):
             if room.covers(pool):
                 break
@@ -119,6 +154,14 @@ class _Room:
         self.moved[grant.id] = replace(
             grant,
             pool=target.name,
-            mems=grant.mems if grant.links or not grant.mems else target.mems,
+            mems=_lifted_memory(grant, target),
             reason=f"{grant.reason.partition('; lifted')[0]}; lifted from {pool.name} to {target.name} to make room",
         )
+
+
+def _lifted_memory(grant: ContainerGrant, target: Pool) -> NodeSet:
+    """Return the memory of a lifted container: of the new pool, but what was widened already stays so (M1)."""
+    if grant.links or not grant.mems:
+        return grant.mems
+    nodes = target.zone(grant.memory_kinds)
+    return nodes if grant.mems <= nodes else grant.mems

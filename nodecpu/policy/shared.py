@@ -6,12 +6,16 @@ Everything else about shared CPUs, who may have them and who has to move for a c
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import NO_CPUS, CpuSet
 from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.plan import Change, Placement, Update
 from nodecpu.policy.pools import Pool
+
+PERIOD_US: Final = 100_000
+"""The CFS period that goes with our quotas, the kernel's default. Source: kernel sched/core.c, default_cfs_period."""
 
 
 def shared_cpus(ledger: Ledger, pool: Pool) -> CpuSet:
@@ -23,21 +27,36 @@ def shared_cpus(ledger: Ledger, pool: Pool) -> CpuSet:
     for above in ledger.tree.upwards(pool):
         if free := ledger.free(above.sharable):
             return free
-    return ledger.tree.usable.reserved
+    return reserved_cpus(ledger)
+
+
+def reserved_cpus(ledger: Ledger) -> CpuSet:
+    """Return the CPUs of the reserved group: less what claims hold of them, from before they were reserved (R3).
+
+    Where claims hold all of them the group goes to what is free on the node.
+    """
+    reserved = ledger.tree.usable.reserved
+    return ledger.free(reserved) or ledger.free(ledger.tree.root.sharable) or reserved
 
 
 def placement(ledger: Ledger, grant: ContainerGrant) -> Placement | None:
     """Return where a container runs by the books (G2 to G4, G8); None if its cpuset is not ours to set."""
     if grant.group is Group.IGNORED:
         return None
-    cpus = grant.claimed | grant.exclusive
+    claimed, own, others = grant.claimed, grant.exclusive, NO_CPUS
     if grant.group is Group.RESERVED:
-        cpus |= ledger.tree.usable.reserved
+        others |= reserved_cpus(ledger)
     if grant.uses_shared:
-        cpus |= shared_cpus(ledger, ledger.pool_of(grant))
+        others |= shared_cpus(ledger, ledger.pool_of(grant))
+    if grant.hides_threads:
+        # A holder hides threads of its own exclusive CPUs alone, never of what it claimed (G7).
+        own = ledger.tree.one_thread_each(own if claimed else own | others)
+        others = others if claimed else NO_CPUS
+    cpus = claimed | own | others
     if not cpus:
         return None
-    return Placement(cpus=cpus, mems=grant.mems, shares=grant.shares)
+    period_us = None if grant.quota_us is None else PERIOD_US
+    return Placement(cpus=cpus, mems=grant.mems, shares=grant.shares, quota_us=grant.quota_us, period_us=period_us)
 
 
 def shared_updates(ledger: Ledger, change: Change, flipped: CpuSet) -> Iterator[Update]:
@@ -49,13 +68,18 @@ def shared_updates(ledger: Ledger, change: Change, flipped: CpuSet) -> Iterator[
     for put in change.put_containers:
         if (where := placement(ledger, put)) is not None:
             yield Update(container_id=put.id, placement=where)
-    if not flipped:
-        return
     put_ids = {put.id for put in change.put_containers}
+    for grant in _concerned(ledger, flipped) if flipped else ():
+        if grant.id not in put_ids and (where := placement(ledger, grant)) is not None:
+            yield Update(container_id=grant.id, placement=where)
+
+
+def _concerned(ledger: Ledger, flipped: CpuSet) -> Iterator[ContainerGrant]:
+    """Yield the containers that may run elsewhere when these CPUs change between granted and free."""
     # A pool without free CPUs of its own runs on an ancestor's: any flip may concern it.
     for pool in ledger.tree.pools:
-        if not ledger.sharers(pool) or (pool.sharable.isdisjoint(flipped) and ledger.free(pool.sharable)):
-            continue
-        for grant in ledger.sharers(pool).values():
-            if grant.id not in put_ids and (where := placement(ledger, grant)) is not None:
-                yield Update(container_id=grant.id, placement=where)
+        if ledger.sharers(pool) and not (pool.sharable.isdisjoint(flipped) and ledger.free(pool.sharable)):
+            yield from ledger.sharers(pool).values()
+    reserved = ledger.tree.usable.reserved
+    if not flipped.isdisjoint(reserved) or not ledger.free(reserved):
+        yield from (g for g in ledger.containers.values() if g.group is Group.RESERVED and not g.uses_shared)

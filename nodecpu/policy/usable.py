@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.policy.picker import Unit, pick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,40 @@ class Usable:
     def all(self) -> CpuSet:
         """Everything usable, reserved included."""
         return self.reserved | self.isolated | self.sharable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuChoice:
+    """CPUs as an operator chooses them: these, all but these, or an amount of any. At most one is given."""
+
+    cpus: CpuSet = NO_CPUS
+    without: CpuSet = NO_CPUS
+    mcpu: int = 0
+
+    def __bool__(self) -> bool:
+        """Return whether anything is chosen."""
+        return bool(self.cpus or self.without or self.mcpu)
+
+
+NO_CHOICE = CpuChoice()
+
+
+def chosen_cpus(machine: Unit, choice: CpuChoice, among: CpuSet, *, besides: CpuSet, first: CpuSet = NO_CPUS) -> CpuSet:
+    """Return the CPUs that a choice means ``among`` these: an amount as whole CPUs, the same ones each time.
+
+    Those of an amount are picked near each other (K1), ``first`` ones before all, and ``besides`` only if the others do
+    not suffice. Fewer than were asked are returned where there are not so many.
+    """
+    if choice.without:
+        return among - choice.without
+    if not choice.mcpu:
+        return among & choice.cpus
+    count = -(-choice.mcpu // 1000)
+    taken = NO_CPUS
+    for part in (first, among - besides, among):
+        left = (part & among) - taken
+        taken |= pick(machine, left, min(count - len(taken), len(left))) or NO_CPUS
+    return taken
 
 
 def usable_cpus(

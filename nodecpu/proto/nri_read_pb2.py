@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cnodecpu/proto/nri_read.proto\x12\x0bnodecpu.nri\"\x84\x01\n\x07Request\x12\x1d\n\x03pod\x18\x01 \x01(\x0b\x32\x10.nodecpu.nri.Pod\x12)\n\tcontainer\x18\x02 \x01(\x0b\x32\x16.nodecpu.nri.Container\x12/\n\x0flinux_resources\x18\x03 \x01(\x0b\x32\x16.nodecpu.nri.Resources\"a\n\x06\x43hange\x12\r\n\x05\x65vent\x18\x01 \x01(\x05\x12\x1d\n\x03pod\x18\x02 \x01(\x0b\x32\x10.nodecpu.nri.Pod\x12)\n\tcontainer\x18\x03 \x01(\x0b\x32\x16.nodecpu.nri.Container\"c\n\x07Listing\x12\x1e\n\x04pods\x18\x01 \x03(\x0b\x32\x10.nodecpu.nri.Pod\x12*\n\ncontainers\x18\x02 \x03(\x0b\x32\x16.nodecpu.nri.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\xea\x01\n\x03Pod\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x36\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32!.nodecpu.nri.Pod.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x12$\n\x05linux\x18\x08 \x01(\x0b\x32\x15.nodecpu.nri.LinuxPod\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x08LinuxPod\x12\x15\n\rcgroup_parent\x18\x03 \x01(\t\"\xb2\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\x05\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12*\n\x05linux\x18\x0b \x01(\x0b\x32\x1b.nodecpu.nri.LinuxContainer\x12+\n\x0b\x43\x44I_devices\x18\x14 \x03(\x0b\x32\x16.nodecpu.nri.CDIDevice\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"Q\n\x0eLinuxContainer\x12)\n\tresources\x18\x03 \x01(\x0b\x32\x16.nodecpu.nri.Resources\x12\x14\n\x0c\x63groups_path\x18\x05 \x01(\t\"O\n\tResources\x12#\n\x06memory\x18\x01 \x01(\x0b\x32\x13.nodecpu.nri.Memory\x12\x1d\n\x03\x63pu\x18\x02 \x01(\x0b\x32\x10.nodecpu.nri.CPU\",\n\x06Memory\x12\"\n\x05limit\x18\x01 \x01(\x0b\x32\x13.nodecpu.nri.Number\"\x93\x01\n\x03\x43PU\x12%\n\x06shares\x18\x01 \x01(\x0b\x32\x15.nodecpu.nri.Unsigned\x12\"\n\x05quota\x18\x02 \x01(\x0b\x32\x13.nodecpu.nri.Number\x12%\n\x06period\x18\x03 \x01(\x0b\x32\x15.nodecpu.nri.Unsigned\x12\x0c\n\x04\x63pus\x18\x06 \x01(\t\x12\x0c\n\x04mems\x18\x07 \x01(\t\"\x17\n\x06Number\x12\r\n\x05value\x18\x01 \x01(\x03\"\x19\n\x08Unsigned\x12\r\n\x05value\x18\x01 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cnodecpu/proto/nri_read.proto\x12\x0bnodecpu.nri\"\x84\x01\n\x07Request\x12\x1d\n\x03pod\x18\x01 \x01(\x0b\x32\x10.nodecpu.nri.Pod\x12)\n\tcontainer\x18\x02 \x01(\x0b\x32\x16.nodecpu.nri.Container\x12/\n\x0flinux_resources\x18\x03 \x01(\x0b\x32\x16.nodecpu.nri.Resources\"a\n\x06\x43hange\x12\r\n\x05\x65vent\x18\x01 \x01(\x05\x12\x1d\n\x03pod\x18\x02 \x01(\x0b\x32\x10.nodecpu.nri.Pod\x12)\n\tcontainer\x18\x03 \x01(\x0b\x32\x16.nodecpu.nri.Container\"c\n\x07Listing\x12\x1e\n\x04pods\x18\x01 \x03(\x0b\x32\x10.nodecpu.nri.Pod\x12*\n\ncontainers\x18\x02 \x03(\x0b\x32\x16.nodecpu.nri.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"\xea\x01\n\x03Pod\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x36\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32!.nodecpu.nri.Pod.AnnotationsEntry\x12\x17\n\x0fruntime_handler\x18\x07 \x01(\t\x12$\n\x05linux\x18\x08 \x01(\x0b\x32\x15.nodecpu.nri.LinuxPod\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x08LinuxPod\x12\x15\n\rcgroup_parent\x18\x03 \x01(\t\"\xd6\x01\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\x05\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12\"\n\x06mounts\x18\t \x03(\x0b\x32\x12.nodecpu.nri.Mount\x12*\n\x05linux\x18\x0b \x01(\x0b\x32\x1b.nodecpu.nri.LinuxContainer\x12+\n\x0b\x43\x44I_devices\x18\x14 \x03(\x0b\x32\x16.nodecpu.nri.CDIDevice\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x17\n\x05Mount\x12\x0e\n\x06source\x18\x03 \x01(\t\"|\n\x0eLinuxContainer\x12)\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x18.nodecpu.nri.LinuxDevice\x12)\n\tresources\x18\x03 \x01(\x0b\x32\x16.nodecpu.nri.Resources\x12\x14\n\x0c\x63groups_path\x18\x05 \x01(\t\"G\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\"O\n\tResources\x12#\n\x06memory\x18\x01 \x01(\x0b\x32\x13.nodecpu.nri.Memory\x12\x1d\n\x03\x63pu\x18\x02 \x01(\x0b\x32\x10.nodecpu.nri.CPU\",\n\x06Memory\x12\"\n\x05limit\x18\x01 \x01(\x0b\x32\x13.nodecpu.nri.Number\"\x93\x01\n\x03\x43PU\x12%\n\x06shares\x18\x01 \x01(\x0b\x32\x15.nodecpu.nri.Unsigned\x12\"\n\x05quota\x18\x02 \x01(\x0b\x32\x13.nodecpu.nri.Number\x12%\n\x06period\x18\x03 \x01(\x0b\x32\x15.nodecpu.nri.Unsigned\x12\x0c\n\x04\x63pus\x18\x06 \x01(\t\x12\x0c\n\x04mems\x18\x07 \x01(\t\"\x17\n\x06Number\x12\r\n\x05value\x18\x01 \x01(\x03\"\x19\n\x08Unsigned\x12\r\n\x05value\x18\x01 \x01(\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,19 +46,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LINUXPOD']._serialized_start=617
   _globals['_LINUXPOD']._serialized_end=650
   _globals['_CONTAINER']._serialized_start=653
-  _globals['_CONTAINER']._serialized_end=831
-  _globals['_CDIDEVICE']._serialized_start=833
-  _globals['_CDIDEVICE']._serialized_end=858
-  _globals['_LINUXCONTAINER']._serialized_start=860
-  _globals['_LINUXCONTAINER']._serialized_end=941
-  _globals['_RESOURCES']._serialized_start=943
-  _globals['_RESOURCES']._serialized_end=1022
-  _globals['_MEMORY']._serialized_start=1024
-  _globals['_MEMORY']._serialized_end=1068
-  _globals['_CPU']._serialized_start=1071
-  _globals['_CPU']._serialized_end=1218
-  _globals['_NUMBER']._serialized_start=1220
-  _globals['_NUMBER']._serialized_end=1243
-  _globals['_UNSIGNED']._serialized_start=1245
-  _globals['_UNSIGNED']._serialized_end=1270
+  _globals['_CONTAINER']._serialized_end=867
+  _globals['_CDIDEVICE']._serialized_start=869
+  _globals['_CDIDEVICE']._serialized_end=894
+  _globals['_MOUNT']._serialized_start=896
+  _globals['_MOUNT']._serialized_end=919
+  _globals['_LINUXCONTAINER']._serialized_start=921
+  _globals['_LINUXCONTAINER']._serialized_end=1045
+  _globals['_LINUXDEVICE']._serialized_start=1047
+  _globals['_LINUXDEVICE']._serialized_end=1118
+  _globals['_RESOURCES']._serialized_start=1120
+  _globals['_RESOURCES']._serialized_end=1199
+  _globals['_MEMORY']._serialized_start=1201
+  _globals['_MEMORY']._serialized_end=1245
+  _globals['_CPU']._serialized_start=1248
+  _globals['_CPU']._serialized_end=1395
+  _globals['_NUMBER']._serialized_start=1397
+  _globals['_NUMBER']._serialized_end=1420
+  _globals['_UNSIGNED']._serialized_start=1422
+  _globals['_UNSIGNED']._serialized_end=1447
 # @@protoc_insertion_point(module_scope)

@@ -202,6 +202,7 @@ class Container(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     ENV_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
     LINUX_FIELD_NUMBER: _builtins.int
     CDI_DEVICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
@@ -210,6 +211,8 @@ class Container(_message.Message):
     state: _builtins.int
     @_builtins.property
     def env(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mount]: ...
     @_builtins.property
     def linux(self) -> Global___LinuxContainer: ...
     @_builtins.property
@@ -222,12 +225,13 @@ class Container(_message.Message):
         name: _builtins.str = ...,
         state: _builtins.int = ...,
         env: _abc.Iterable[_builtins.str] | None = ...,
+        mounts: _abc.Iterable[Global___Mount] | None = ...,
         linux: Global___LinuxContainer | None = ...,
         CDI_devices: _abc.Iterable[Global___CDIDevice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["linux", b"linux"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["CDI_devices", b"CDI_devices", "env", b"env", "id", b"id", "linux", b"linux", "name", b"name", "pod_sandbox_id", b"pod_sandbox_id", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["CDI_devices", b"CDI_devices", "env", b"env", "id", b"id", "linux", b"linux", "mounts", b"mounts", "name", b"name", "pod_sandbox_id", b"pod_sandbox_id", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -253,27 +257,78 @@ class CDIDevice(_message.Message):
 Global___CDIDevice: _TypeAlias = CDIDevice  # noqa: Y015
 
 @_typing.final
+class Mount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mount: _TypeAlias = Mount  # noqa: Y015
+
+@_typing.final
 class LinuxContainer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    DEVICES_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
     CGROUPS_PATH_FIELD_NUMBER: _builtins.int
     cgroups_path: _builtins.str
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinuxDevice]: ...
     @_builtins.property
     def resources(self) -> Global___Resources: ...
     def __init__(
         self,
         *,
+        devices: _abc.Iterable[Global___LinuxDevice] | None = ...,
         resources: Global___Resources | None = ...,
         cgroups_path: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cgroups_path", b"cgroups_path", "resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cgroups_path", b"cgroups_path", "devices", b"devices", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinuxContainer: _TypeAlias = LinuxContainer  # noqa: Y015
+
+@_typing.final
+class LinuxDevice(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MAJOR_FIELD_NUMBER: _builtins.int
+    MINOR_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    type: _builtins.str
+    major: _builtins.int
+    minor: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        type: _builtins.str = ...,
+        major: _builtins.int = ...,
+        minor: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["major", b"major", "minor", b"minor", "path", b"path", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinuxDevice: _TypeAlias = LinuxDevice  # noqa: Y015
 
 @_typing.final
 class Resources(_message.Message):

@@ -16,15 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nodecpu.errors import HostError, NodeCpuError, StateError
+from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.grants import ClaimGrant
-from nodecpu.store.database import open_database
-from nodecpu.store.rows import from_row, to_row
+from nodecpu.store.database import copy_aside, open_rebuildable
+from nodecpu.store.rows import readable, to_row
 
 MIGRATIONS = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE claims (uid TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID",
 )
+
+ADOPTED = "adopted"
+"""The fact that claims which the books did not know were looked for and judged."""
+
+ADOPTING = "adopting"
+"""The fact that such claims are being looked for."""
+
+NODE_UID = "node_uid"
+"""The UID of the Node object under which the claims were prepared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +59,30 @@ class _Queued:
 
 
 class ClaimStore:
-    """Claim grants by UID; loaded before anything else starts, written only by the disk thread."""
+    """Claim grants by UID; loaded before anything else starts, written only by the disk thread.
+
+    ``is_rebuilt`` tells that claims may have been lost because they could not be read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db = open_database(path, migrations=MIGRATIONS, synced=True)
+        self._db, copy = open_rebuildable(path, migrations=MIGRATIONS, synced=True)
+        self.is_rebuilt = copy is not None
 
     def load(self) -> tuple[ClaimGrant, ...]:
-        """Return all claims; raises StateError."""
+        """Return all claims that can be read; raises StateError."""
         try:
-            rows = self._db.execute("SELECT uid, row FROM claims ORDER BY uid").fetchall()
+            found = readable(
+                ClaimGrant, "claim", self._db.execute("SELECT uid, row FROM claims ORDER BY uid").fetchall()
+            )
+            if found.failure is not None:
+                copy_aside(self._db, self._path, found.failure)
+                self._db.executemany("DELETE FROM claims WHERE uid = ?", [(uid,) for uid in found.bad])
+                self._db.execute("DELETE FROM meta WHERE key = ?", (ADOPTED,))
+                self.is_rebuilt = True
         except sqlite3.Error as err:
             raise self._failed(err) from err
-        return tuple(from_row(ClaimGrant, f"claim {uid}", row) for uid, row in rows)
+        return found.good
 
     def meta(self, key: str) -> str | None:
         """Return a fact about the file, such as the fingerprint of the machine it was written on."""
@@ -82,11 +103,13 @@ class ClaimStore:
         """Write the rows of several jobs in one synced commit; raises StateError and leaves the file as it was."""
         puts = [(claim.uid, to_row(claim)) for job in jobs for claim in job.puts]
         drops = [(uid,) for job in jobs for uid in job.drops]
+        reach("claims-commit")
         try:
             self._db.execute("BEGIN")
             try:
                 self._db.executemany("DELETE FROM claims WHERE uid = ?", drops)
                 self._db.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?)", puts)
+                reach("claims-written")
                 self._db.execute("COMMIT")
             except sqlite3.Error:
                 if self._db.in_transaction:
@@ -94,6 +117,7 @@ class ClaimStore:
                 raise
         except sqlite3.Error as err:
             raise self._failed(err) from err
+        reach("claims-committed")
 
     def close(self) -> None:
         """Close the file."""

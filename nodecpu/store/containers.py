@@ -11,12 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nodecpu.errors import StateError
+from nodecpu.failpoints import reach
 from nodecpu.ids import PodUID
 from nodecpu.policy.facts import PodSpec
 from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.plan import Change
-from nodecpu.store.database import open_database
-from nodecpu.store.rows import from_row, to_row
+from nodecpu.store.database import copy_aside, open_rebuildable
+from nodecpu.store.rows import readable, to_row
 
 MIGRATIONS = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
@@ -26,16 +27,21 @@ MIGRATIONS = (
 
 
 class ContainerStore:
-    """Container grants and pods by id. Every method raises StateError if the file fails."""
+    """Container grants and pods by id. Every method raises StateError if the file fails.
+
+    ``is_rebuilt`` tells that something was lost because it could not be read, or that there was no file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._db = open_database(path, migrations=MIGRATIONS, synced=False)
+        self._db, copy = open_rebuildable(path, migrations=MIGRATIONS, synced=False)
+        self.is_rebuilt = copy is not None
 
     def load(self, boot_id: str) -> tuple[tuple[ContainerGrant, ...], tuple[PodSpec, ...]]:
         """Return all grants and pods of this boot; what is left of another boot is dropped."""
         with _failing(self._path):
             found = self._db.execute("SELECT value FROM meta WHERE key = 'boot_id'").fetchone()
+            self.is_rebuilt = self.is_rebuilt or found is None
             if found != (boot_id,):
                 self._db.execute("BEGIN")
                 self._db.execute("DELETE FROM containers")
@@ -44,10 +50,14 @@ class ContainerStore:
                 self._db.execute("COMMIT")
             containers = self._db.execute("SELECT id, row FROM containers ORDER BY id").fetchall()
             pods = self._db.execute("SELECT uid, row FROM pods ORDER BY uid").fetchall()
-        return (
-            tuple(from_row(ContainerGrant, f"container {key}", row) for key, row in containers),
-            tuple(from_row(PodSpec, f"pod {key}", row) for key, row in pods),
-        )
+            grants = readable(ContainerGrant, "container", containers)
+            specs = readable(PodSpec, "pod", pods)
+            if failure := grants.failure or specs.failure:
+                copy_aside(self._db, self._path, failure)
+                self._db.executemany("DELETE FROM containers WHERE id = ?", [(key,) for key in grants.bad])
+                self._db.executemany("DELETE FROM pods WHERE uid = ?", [(key,) for key in specs.bad])
+                self.is_rebuilt = True
+        return grants.good, specs.good
 
     def commit(self, change: Change) -> None:
         """Write the containers of a change, all or nothing; without any nothing is written."""
@@ -55,17 +65,21 @@ class ContainerStore:
             return
         puts = [(grant.id, to_row(grant)) for grant in change.put_containers]
         drops = [(container_id,) for container_id in change.drop_containers]
+        reach("containers-commit")
         with _failing(self._path):
             if len(puts) == 1 and not drops:
                 self._db.execute("INSERT OR REPLACE INTO containers VALUES (?, ?)", puts[0])
             else:
                 self._all_or_nothing("DELETE FROM containers WHERE id = ?", drops, "containers", puts)
+        reach("containers-committed")
 
     def commit_pods(self, puts: Iterable[PodSpec], drops: Iterable[PodUID]) -> None:
         """Write pods, all or nothing."""
         rows = [(pod.uid, to_row(pod)) for pod in puts]
+        reach("pods-commit")
         with _failing(self._path):
             self._all_or_nothing("DELETE FROM pods WHERE uid = ?", [(uid,) for uid in drops], "pods", rows)
+        reach("pods-committed")
 
     def _all_or_nothing(
         self, drop: str, drops: Sequence[tuple[str]], table: str, rows: Sequence[tuple[str, bytes]]

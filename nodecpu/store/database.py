@@ -1,13 +1,17 @@
 """Opens SQLite files safely and brings their schema to this version (shell).
 
 Directories belong to us alone (0700), files are opened without following links, a second daemon is refused by a lock. A
-file that cannot be read, or that a newer version wrote, is left as it is: better not to start than to give CPUs twice.
+file that a newer version wrote is left as it is: better not to start than to give CPUs twice. A file whose content
+cannot be read is set aside as a copy, and the books are rebuilt from what else tells of them (R2). A disk that fails is
+neither: nothing can be trusted to be kept, so we do not start.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
@@ -15,6 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodecpu.errors import StateError
+from nodecpu.log import kv
+
+_LOG = logging.getLogger(__name__)
+
+_UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_MOST_COPIES = 9
 
 
 def private_directory(path: Path) -> None:
@@ -48,41 +58,110 @@ def locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
+class UnreadableError(StateError):
+    """The content of a database file cannot be read, or is not ours."""
+
+
+def open_rebuildable(path: Path, *, migrations: Sequence[str], synced: bool) -> tuple[sqlite3.Connection, Path | None]:
+    """Return a connection as ``open_database`` does, and the copy if what was there had to be set aside.
+
+    Then the database is empty. Raises StateError.
+    """
+    try:
+        return open_database(path, migrations=migrations, synced=synced), None
+    except UnreadableError as err:
+        copy = _free_name(path)
+        try:
+            for end in ("", "-wal", "-shm"):
+                part = path.with_name(path.name + end)
+                if part.exists():
+                    part.rename(copy.with_name(copy.name + end))
+        except OSError as second:
+            raise StateError(f"cannot set {path} aside: {second.strerror}", hint="move it away by hand") from second
+        _tell_set_aside(path, copy, err)
+        return open_database(path, migrations=migrations, synced=synced), copy
+
+
+def copy_aside(connection: sqlite3.Connection, path: Path, err: StateError) -> Path:
+    """Return a copy of a database some rows of which cannot be read; raises sqlite3.Error."""
+    copy = _free_name(path)
+    copy.unlink(missing_ok=True)
+    connection.execute("VACUUM INTO ?", (str(copy),))
+    _tell_set_aside(path, copy, err)
+    return copy
+
+
+def _tell_set_aside(path: Path, copy: Path, err: StateError) -> None:
+    kv(
+        _LOG,
+        logging.ERROR,
+        "database cannot be read, the books are rebuilt from what else tells of them",
+        path=path,
+        err=err.message,
+        hint=f"keep the copy {copy} for a report, delete it when it is not needed",
+    )
+
+
+def _free_name(path: Path) -> Path:
+    """Return a name for a copy that is not taken; the last one is taken again and again."""
+    names = [path.with_name(f"{path.name}.unreadable-{number}") for number in range(1, _MOST_COPIES + 1)]
+    return next((name for name in names if not name.exists()), names[-1])
+
+
 def open_database(path: Path, *, migrations: Sequence[str], synced: bool) -> sqlite3.Connection:
     """Return a connection in autocommit mode whose schema is this version's.
 
     ``migrations[n]`` brings version n to n + 1. ``synced``: every commit is on disk before it returns; otherwise it
-    survives the process but not the machine. Raises StateError.
+    survives the process but not the machine. Raises StateError; UnreadableError if only the content is at fault.
     """
     os.close(_open_no_follow(path))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
     try:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'OFF'}")
-        connection.execute("PRAGMA trusted_schema=OFF")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > len(migrations):
-            connection.close()
-            raise StateError(
-                f"{path} is of schema {version}, this version knows up to {len(migrations)}",
-                hint="install the newer version again, or drain the node and move the file away",
-            )
-        for number, script in enumerate(migrations[version:], start=version + 1):
-            connection.executescript(f"BEGIN; {script}; PRAGMA user_version={number}; COMMIT;")
+        _set_up(connection, path, migrations, synced=synced)
     except sqlite3.Error as err:
-        raise StateError(
+        connection.close()
+        kind = UnreadableError if err.sqlite_errorcode in _UNREADABLE else StateError
+        raise kind(
             f"cannot use the database {path}: {err}",
-            hint="nothing was changed; if the file is broken and no claim is live on this node, move it away",
+            hint="nothing was changed; is the disk full, read-only or failing?",
         ) from err
+    except StateError:
+        connection.close()
+        raise
     return connection
+
+
+def _set_up(connection: sqlite3.Connection, path: Path, migrations: Sequence[str], *, synced: bool) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'OFF'}")
+    connection.execute("PRAGMA trusted_schema=OFF")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(migrations):
+        raise StateError(
+            f"{path} is of schema {version}, this version knows up to {len(migrations)}",
+            hint="install the newer version again, or drain the node and move the file away",
+        )
+    tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    ours = set(re.findall(r"CREATE TABLE (\w+)", " ".join(migrations[:version])))
+    if not ours <= tables or (tables and not version):
+        raise UnreadableError(f"the database {path} is not ours: it holds {', '.join(sorted(tables)) or 'nothing'}")
+    (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if sound != "ok":
+        raise UnreadableError(f"the database {path} is damaged: {str(sound)[:200]}")
+    for number, script in enumerate(migrations[version:], start=version + 1):
+        connection.executescript(f"BEGIN; {script}; PRAGMA user_version={number}; COMMIT;")
 
 
 def _open_no_follow(path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
             os.close(fd)
-            raise StateError(f"{path} is not a regular file", hint="remove it")
+            raise StateError(
+                f"{path} is not a regular file of ours alone (user {found.st_uid}, {found.st_nlink} links)",
+                hint="find out who made it, then remove it",
+            )
     except OSError as err:
         raise StateError(
             f"cannot open {path}: {err.strerror}", hint="it must be a regular file of ours, no link"

@@ -5,7 +5,9 @@ Fields may be added with a default; a change of meaning is a migration. Decoding
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -29,6 +31,15 @@ def _decode(wanted: type[object], value: object) -> object:
     raise TypeError(f"not a stored type: {wanted.__name__}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Generic[Row]):
+    """Rows that can be read, the keys of those that cannot, and why the first of these cannot."""
+
+    good: tuple[Row, ...]
+    bad: tuple[str, ...] = ()
+    failure: StateError | None = None
+
+
 _ENCODER = msgspec.json.Encoder(enc_hook=_encode)
 
 
@@ -45,3 +56,17 @@ def from_row(kind: type[Row], key: str, row: bytes) -> Row:
         raise StateError(
             f"stored row {key} cannot be read: {err}", hint="it was written by another version or changed by hand"
         ) from err
+
+
+def readable(kind: type[Row], word: str, rows: Iterable[tuple[str, bytes]]) -> Rows[Row]:
+    """Return what can be read of stored rows; ``word`` is what messages call one."""
+    good: list[Row] = []
+    bad: list[str] = []
+    failure: StateError | None = None
+    for key, row in rows:
+        try:
+            good.append(from_row(kind, f"{word} {key}", row))
+        except StateError as err:
+            bad.append(key)
+            failure = failure or err
+    return Rows(good=tuple(good), bad=tuple(bad), failure=failure)

@@ -94,6 +94,12 @@ def read_boot_id(root: Path) -> str:
         return files.text("proc/sys/kernel/random/boot_id") or ""
 
 
+def read_online(root: Path) -> CpuSet:
+    """Return the CPUs that are online now, below ``root``; raises HostError if that cannot be read."""
+    with KernelFiles(root) as files:
+        return _online(files)
+
+
 def topology_of(files: KernelFiles) -> Topology:
     """Return the machine that ``files`` describe; see read_topology."""
     online = _online(files)

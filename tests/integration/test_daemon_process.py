@@ -115,14 +115,15 @@ def test_sighup_reloads_what_can_change_and_names_what_cannot(place: Place, syst
     """R3 (reload), style 2.9: parsed in full, then swapped."""
     with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
         systemd.wait_for("READY=1")
-        place.configure('[claims]\nsharing = "pod"\n[policy]\nreserved = "0"\n')
+        place.configure('[claims]\nsharing = "pod"\n[policy]\nreserved = "0"\n[dra]\ndriver = "x.cpu"\n')
         process.send_signal(signal.SIGHUP)
         assert "MONOTONIC_USEC=" in systemd.wait_for("RELOADING=1")
         systemd.wait_for("READY=1")
         process.send_signal(signal.SIGTERM)
         said = process.communicate(timeout=PATIENCE_S)[1]
     assert 'state="claims.sharing: \\"allow\\" -> \\"pod\\", applied"' in said
-    assert 'state="policy.reserved: \\"\\" -> \\"0\\", needs a restart"' in said
+    assert 'state="policy.reserved: \\"\\" -> \\"0\\", applied"' in said
+    assert 'state="dra.driver: \\"dra.cpu\\" -> \\"x.cpu\\", needs a restart"' in said
 
 
 def test_a_bad_file_at_reload_changes_nothing(place: Place, systemd: Systemd) -> None:
@@ -175,3 +176,44 @@ def test_a_socket_path_that_is_too_long_is_named_without_a_traceback(place: Plac
     assert process.returncode == 1
     assert "Linux allows 107" in said
     assert "Traceback" not in said
+
+
+def test_explain_asks_the_running_daemon(place: Place, systemd: Systemd) -> None:
+    """U133: a claim from a file is tried by the daemon itself, which has no runtime here and says so."""
+    result = "{driver: dra.cpu, request: cpus, pool: node, device: cpudevnuma000, consumedCapacity: {dra.cpu/cpu: 2}}"
+    text = (
+        "kind: ResourceClaim\nmetadata: {name: web, namespace: shop}\n"
+        f"status: {{allocation: {{devices: {{results: [{result}]}}}}}}\n---\n"
+        "kind: Pod\nmetadata: {name: log}\nspec: {containers: [{name: app}]}\n"
+    )
+    command = [sys.executable, "-m", "nodecpu", "explain", "--file", "-", "--config", str(place.config)]
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)):
+        systemd.wait_for("READY=1")
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    claim, pod = done.stdout.split("\n\n")
+    assert "claim shop/web: would be refused" in claim
+    assert "the container runtime is not connected (not-ready)" in claim
+    assert "container default/log/app: fits" in pod
+
+
+def test_static_cpu_manager_makes_the_daemon_stand_aside_and_check_tells_the_remedy(
+    place: Place, systemd: Systemd
+) -> None:
+    """E2, U94: two managers never fight over the CPUs; the daemon says so instead of ending."""
+    (place.directory / "kubelet").mkdir()
+    (place.directory / "kubelet" / "cpu_manager_state").write_text('{"policyName": "static"}')
+    command = [sys.executable, "-m", "nodecpu", "check", "--config", str(place.config)]
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+        assert "STATUS=standing aside" in systemd.wait_for("STATUS=standing")
+        systemd.wait_for("READY=1")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    why = "the kubelet's CPU manager is static, by its state file"
+    assert f"failed daemon stands aside, nothing is pinned: {why}" in lines
+    assert any(line.startswith("-> set cpuManagerPolicy: none in") for line in lines)
+    assert any(line.startswith("failed NRI socket") for line in lines)
+    assert "standing aside: nothing is pinned" in said

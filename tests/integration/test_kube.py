@@ -248,7 +248,7 @@ def test_claim_is_read() -> None:
 
     async def test() -> None:
         async with cluster() as one:
-            reader = ClaimReader(one.client, driver="rec.example")
+            reader = ClaimReader(one.client, driver="rec.example", node="node1")
             with pytest.raises(BadRequest, match="claim default/c1: does not exist"):
                 await reader.fetch(ClaimUID("u"), "default", "c1", timeout_s=5)
             stored = one.server.store.create(CLAIMS, "default", recorded)
@@ -272,7 +272,7 @@ def test_api_server_in_trouble_is_worth_another_try(fault: Fault) -> None:
     async def test() -> None:
         async with cluster() as one:
             one.server.add_fault(fault)
-            reader = ClaimReader(one.client, driver="dra.cpu")
+            reader = ClaimReader(one.client, driver="dra.cpu", node="node1")
             with pytest.raises(NotReady, match="claim shop/web: cannot be read"):
                 await reader.fetch(ClaimUID("u"), "shop", "web", timeout_s=5)
             assert reader.is_answering is not fault.close

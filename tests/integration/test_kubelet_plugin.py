@@ -68,7 +68,11 @@ def test_kubelet_is_told_who_we_are_and_we_what_it_thinks(root: Path) -> None:
         ):
             info = await kubelet.get_info()
             assert (info.type, info.name) == ("DRAPlugin", "dra.cpu")
-            assert list(info.supported_versions) == ["v1.DRAPlugin"]
+            assert list(info.supported_versions) == [
+                "v1.DRAPlugin",
+                "v1.DRAResourceHealth",
+                "v1alpha1.DRAResourceHealth",
+            ]
             assert info.endpoint == str(service_socket(root, "dra.cpu"))
             for status in statuses:
                 await kubelet.notify(registered=status.registered, error=status.error)
@@ -260,20 +264,5 @@ def test_hostile_bytes_are_refused_and_the_service_goes_on(root: Path) -> None:
                 with pytest.raises(grpc.aio.AioRpcError):
                     await kubelet.call(f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}", b"\xff\xff\xff")
             assert (await kubelet.prepare(claim("a")))["a"].error == ""
-
-    run(test)
-
-
-def test_health_is_not_served_yet(root: Path) -> None:
-    """The kubelet opens the stream unasked; Unimplemented is what it expects then."""
-
-    async def test() -> None:
-        async with served(root, FakeClaims()), kubelet_of(service_socket(root, "dra.cpu")) as kubelet:
-            stub: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = kubelet.channel.unary_stream(
-                "/v1alpha1.DRAResourceHealth/NodeWatchResources"
-            )
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await anext(aiter(stub(b"")))
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     run(test)

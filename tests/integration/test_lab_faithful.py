@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -49,6 +50,13 @@ UNTOLD = ("mounts.", "hooks", "seccomp", "rlimits", "namespaces", "devices", "pi
 
 TIMES = {"container.started_at", "container.finished_at", "container.exit_code", "container.state", "container.pid"}
 """Not always there in Stop and Remove of real runtimes: a container may never have been started."""
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one, unlike pytest's: the path of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="lab") as room:
+        yield Path(room)
 
 
 class Story:
@@ -187,15 +195,17 @@ async def observed(runtime_name: str, root: Path) -> list[tuple[str, Message]]:
     story = Story(runtime)
     async with asyncio.TaskGroup() as tasks:
         await runtime.start(tasks)
-        await story.sandbox("pod-a")
-        await story.create("pod-a", "a1")
-        await story.start("a1")
-        async with connected(Plugin(), settings.socket) as first:
-            await story.play_first_part()
-        await story.play_without_plugin()
-        async with connected(Plugin(), settings.socket) as second:
-            await story.play_second_part(second)
-        await runtime.stop()
+        try:
+            await story.sandbox("pod-a")
+            await story.create("pod-a", "a1")
+            await story.start("a1")
+            async with connected(Plugin(), settings.socket) as first:
+                await story.play_first_part()
+            await story.play_without_plugin()
+            async with connected(Plugin(), settings.socket) as second:
+                await story.play_second_part(second)
+        finally:
+            await runtime.stop()
     return first.calls + second.calls
 
 
@@ -295,8 +305,10 @@ async def playing_kubelet(
             runtime,
             trace,
         )
-        yield kubelet, cluster, tasks
-        await runtime.stop()
+        try:
+            yield kubelet, cluster, tasks
+        finally:
+            await runtime.stop()
 
 
 class KubeletStory:

@@ -27,7 +27,7 @@ CLAIMS = st.integers(1, 6)
 PODS = st.integers(1, 8)
 DEVICES = st.sampled_from([f"cpudevnuma{number:03d}" for number in range(4)])
 RESULTS = st.lists(st.tuples(DEVICES, st.integers(1, 4)), min_size=1, max_size=2)
-RESERVED = CpuSet.parse("15")
+RESERVED = st.sampled_from(["15", "11,15", "3,7", "12-13"])
 
 
 class NodeMachine(RuleBasedStateMachine):
@@ -74,7 +74,7 @@ class NodeMachine(RuleBasedStateMachine):
         cpus = self.node.service.books.ledger.claims[uid].cpus
         assert self.answered.setdefault(uid, cpus) == cpus, "prepare answered something else"
         assert len(cpus) == sum(result.cpus for result in wanted.results)
-        assert cpus.isdisjoint(RESERVED)
+        assert cpus.isdisjoint(CpuSet.parse(self.scene.reserved))
         self.allocated[uid] = wanted
 
     @rule(number=CLAIMS)
@@ -176,6 +176,29 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(does=st.booleans())
     def lose_updates(self, does: bool) -> None:  # noqa: FBT001 - Hypothesis passes it by name
         self.runtime.loses_updates = does
+
+    @rule()
+    def reload(self) -> None:
+        """R3: the same configuration again changes nothing and sends nothing."""
+        before = self._state()
+        self.node.reload(self.scene.config())
+        assert self._state() == before
+
+    @precondition(lambda self: self.is_linked)
+    @rule(reserved=RESERVED)
+    def reload_with_other_reserved_cpus(self, reserved: str) -> None:
+        """R3: refused as a whole, or every claim keeps its CPUs."""
+        before, old = self._state(), self.scene.reserved
+        self.scene.reserved = reserved
+        try:
+            self.node.reload(self.scene.config())
+        except NodeCpuError:
+            self.scene.reserved = old
+            assert self._state() == before
+
+    def _state(self) -> object:
+        books = self.node.service.books
+        return dict(books.ledger.claims), dict(books.ledger.containers), books.pending.open, books.ledger.tree.usable
 
     @rule()
     def crash(self) -> None:

@@ -13,13 +13,11 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodecpu.config import SECTIONS, SETTINGS, Config, Policy, load, parse, parse_amount, render_toml
+from nodecpu.config import SECTIONS, SETTINGS, Config, Nri, Policy, load, parse, parse_amount, render_toml
 from nodecpu.config_docs import reference_markdown, sample_toml
 from nodecpu.config_forms import (
     AbsolutePath,
     Amount,
-    CpuLimit,
-    CpuList,
     Flag,
     Form,
     ListOf,
@@ -28,8 +26,10 @@ from nodecpu.config_forms import (
     Text,
     Whole,
 )
-from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.config_policy import ClassText, CpuChoiceText, NamespaceClass, QosClass
+from nodecpu.cpuset import CpuSet
 from nodecpu.errors import ConfigError
+from nodecpu.policy.usable import CpuChoice
 from tests.support import ROOT
 
 
@@ -51,8 +51,8 @@ def test_defaults_are_those_of_the_design() -> None:
     assert config.nri.socket == Path("/var/run/nri/nri.sock")
     assert config.kube.kubeconfig == Path("/etc/nodecpu/kubeconfig")
     assert config.dra.driver == "dra.cpu"
-    assert config.policy.available is None
-    assert config.policy.reserved == NO_CPUS
+    assert not config.policy.available
+    assert not config.policy.reserved
     assert config.policy.reserved_namespaces == ("kube-system",)
     assert config.claims.token_request_mcpu == 10
 
@@ -63,8 +63,8 @@ def test_values_arrive_as_their_types() -> None:
         '[paths]\nrun = "/tmp/x"\n[kube]\nkubeconfig = ""',
         "node.toml",
     )
-    assert config.policy.reserved == CpuSet.parse("0,15")
-    assert config.policy.available == CpuSet.parse("0-15")
+    assert config.policy.reserved == CpuChoice(cpus=CpuSet.parse("0,15"))
+    assert config.policy.available == CpuChoice(cpus=CpuSet.parse("0-15"))
     assert config.policy.levels == ()
     assert config.claims.token_request_mcpu == 500
     assert config.claims.wait_s == 3.0
@@ -113,7 +113,8 @@ def test_syntax_mistakes_do_not_hide_the_others() -> None:
         pytest.param("[log]\n[log]", "2: log: this table is there a second time", id="table twice"),
         pytest.param(
             '[policy]\nreserved = "0-"',
-            '2: policy.reserved = "0-": must be a CPU list such as "0-3,8" (not a range of ids: \'0-\')',
+            '2: policy.reserved = "0-": must be a CPU list such as "0-3,8", the same after "cpuset:" or'
+            ' "exclude-cpuset:", or an amount such as "750m" or 1.5 (not a range of ids: \'0-\')',
             id="bad CPU list",
         ),
         pytest.param(
@@ -227,20 +228,22 @@ def test_other_amounts_are_refused(text: str) -> None:
 
 def test_changes_name_what_differs_and_what_needs_a_restart() -> None:
     old = Config()
-    new = parse('[policy]\nlevels = ["numa"]\n[log]\nlevel = "debug"', "node.toml")
+    new = parse('[dra]\ndriver = "x.cpu"\n[policy]\nlevels = ["numa"]\n[log]\nlevel = "debug"', "node.toml")
     told = [(c.key, c.old, c.new, c.reloadable) for c in Config.changes(old, new)]
     assert told == [
-        ("policy.levels", '["socket", "die", "numa", "l3"]', '["numa"]', False),
+        ("dra.driver", '"dra.cpu"', '"x.cpu"', False),
+        ("policy.levels", '["socket", "die", "numa", "l3"]', '["numa"]', True),
         ("log.level", '"info"', '"debug"', True),
     ]
     assert Config.changes(old, old) == ()
 
 
 def test_reload_takes_only_what_can_change_while_running() -> None:
-    old = Config(policy=Policy(min_shared=3))
+    old = Config(nri=Nri(plugin_index="10"), policy=Policy(min_shared=3))
     new = parse('[policy]\nmin_shared = 1\n[log]\nlevel = "debug"\n[claims]\nwait_s = 1', "node.toml")
     merged = old.reloaded(new)
-    assert merged.policy.min_shared == 3
+    assert merged.nri.plugin_index == "10"
+    assert merged.policy.min_shared == 1
     assert merged.log.level == "debug"
     assert merged.claims.wait_s == 1.0
     assert all(not change.reloadable for change in merged.changes(new))
@@ -293,11 +296,24 @@ def toml_values(form: Form[object]) -> st.SearchStrategy[object]:
             return PLAIN[type(form)]
 
 
+CLASSES = (
+    "bulk: policy=batch nice=10 io=idle/0",
+    "rt: policy=fifo priority=50 flags=reset-on-fork,keep-policy io=rt/3",
+    "dl: policy=deadline runtime_ns=1000000 deadline_ns=2000000 period_ns=3000000",
+)
+
 PLAIN: dict[type, st.SearchStrategy[object]] = {
     Flag: st.booleans(),
     AbsolutePath: st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), max_size=20).map("/".__add__),
-    CpuList: CPUS.map(str),
-    CpuLimit: CPUS.map(str),
+    CpuChoiceText: CPUS.map(str)
+    | CPUS.map("cpuset:{}".format)
+    | CPUS.map("exclude-cpuset:{}".format)
+    | st.integers(0, 10**6).map("{}m".format)
+    | st.integers(0, 1000)
+    | st.integers(0, 1000).map(lambda number: number / 8),
+    ClassText: st.sampled_from(CLASSES),
+    NamespaceClass: st.sampled_from([f"{glob}: {name}" for glob in ("batch-*", "*", "db") for name in ("bulk", "rt")]),
+    QosClass: st.sampled_from(["BestEffort: bulk", "Burstable: rt", "Guaranteed: dl"]),
     Amount: st.integers(0, 10**6).map("{}m".format),
 }
 
@@ -311,6 +327,10 @@ def trees(draw: st.DrawFn) -> dict[str, dict[str, object]]:
     policy = tree.get("policy", {})
     if policy.get("available"):
         policy.pop("reserved", None)
+    if policy.get("full_cores") or policy.get("align_l3"):
+        policy.pop("spread", None)
+    if "scheduling" in tree:
+        tree["scheduling"]["classes"] = list(CLASSES)
     return tree
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.errors import BadRequest, ClaimConflict, HostError, NoCapacity, NotReady
-from nodecpu.ids import ClaimUID, ContainerID
+from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import QoS
+from nodecpu.reports import CLAIM, POD, Subject
 from nodecpu.store.claims import Job
 from tests.node import Node, PodShape, Scene, claim, scene_in_memory
 
@@ -442,6 +443,14 @@ def test_a_claim_that_asks_for_more_than_its_device_has_is_a_bad_request(scene: 
     play(scene, story)
 
 
+def test_a_node_without_a_usable_cpu_does_not_start(scene: Scene) -> None:
+    """T5: said plainly, with what to look at."""
+    scene.reserved = ""
+    scene.extra = 'available = "40-41"'
+    with pytest.raises(HostError, match="no CPU is left to use"):
+        scene.boot()
+
+
 def test_a_result_of_another_nodes_pool_is_a_bad_request(scene: Scene) -> None:
     """C1."""
 
@@ -502,5 +511,72 @@ def test_commits_that_wait_together_are_all_answered(scene: Scene) -> None:
         assert [one[0].device for one in devices] == [one.results[0].device for one in wanted]
         assert {stored.uid for stored in node.started.claim_store.load()} == {one.uid for one in wanted}
         await node.disk.submit(Job())
+
+    play(scene, story)
+
+
+def test_metadata_ids_are_answered_with_the_first_device_of_each_request(scene: Scene) -> None:
+    """C11, D6: and again after a restart, though it was turned off meanwhile."""
+
+    async def before(node: Node) -> None:
+        node.claims.with_metadata = True
+        first = await node.prepare(claim(1, (NODES[1], 1), (NODES[1], 1)))
+        uid = claim(1).uid
+        assert [one.cdi_ids for one in first] == [
+            (f"dra.cpu/cpu=claim-{uid}-0", f"dra.cpu/metadata={uid}_cpus-0"),
+            (f"dra.cpu/cpu=claim-{uid}-1", f"dra.cpu/metadata={uid}_cpus-1"),
+        ]
+
+    async def after(node: Node) -> None:
+        assert len((await node.prepare(claim(1, (NODES[1], 1), (NODES[1], 1))))[0].cdi_ids) == 2
+        assert len((await node.prepare(claim(2, (NODES[2], 1))))[0].cdi_ids) == 1
+
+    play(scene, before)
+    play(scene, after)
+
+
+class FakeReports:
+    """Keeps what was reported."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Subject, str, str]] = []
+
+    def report(self, subject: Subject, reason: str, message: str) -> None:
+        self.told.append((subject, reason, message))
+
+
+def test_refusals_are_reported_on_claim_and_pod_in_the_errors_words(scene: Scene) -> None:
+    """C8: the claim, or the pod by the UID that the API server has (N1), a static pod's being its mirror's."""
+
+    async def story(node: Node) -> None:
+        reports = node.claims.reports = node.service.reports = FakeReports()
+        await node.prepare(claim(1, (NODES[1], 4)))
+        with pytest.raises(NoCapacity) as refused:
+            await node.prepare(claim(2, (NODES[1], 2)))
+        subject = Subject(kind=CLAIM, namespace="shop", name="claim-2", uid=claim(2).uid)
+        assert reports.told == [(subject, "PrepareRefused", str(refused.value))]
+        pod = PodShape(number=1, claims=("claim-1",))
+        node.service.pod_seen(replace(pod.spec, uid=PodUID("mirror")))
+        with pytest.raises(NotReady) as late:
+            node.create(pod.sandbox, pod.container("c1"))
+        subject = Subject(kind=POD, namespace="shop", name="pod-1", uid="mirror")
+        assert reports.told[1:] == [(subject, "ContainerRefused", str(late.value))]
+
+    play(scene, story)
+
+
+def test_forged_variable_is_reported_without_the_claims_name(scene: Scene) -> None:
+    """L1: the forger learns nothing of whose claim it is."""
+
+    async def story(node: Node) -> None:
+        reports = node.service.reports = FakeReports()
+        await node.prepare(claim(1, (NODES[1], 2)))
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c2", node.env_of(claim(1).uid)))
+        ((_, reason, message),) = reports.told
+        assert reason == "ClaimNotEntitled"
+        assert "claim-1" not in message
+        assert claim(1).uid not in message
 
     play(scene, story)

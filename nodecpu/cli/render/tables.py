@@ -24,6 +24,10 @@ def status_lines(state: NodeState) -> Iterator[str]:
         ("confirmed", _confirmed(state.containers)),
         ("counted", _counted(state)),
     ]
+    if wrong := [one.grade for one in state.preflight if one.grade in ("failed", "warning")]:
+        rows.append(("preflight", f"{_by(len(wrong), wrong)}; see nodecpu check"))
+    if state.aside:
+        rows.append(("aside", f"nothing is pinned: {state.aside}; see nodecpu check"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         yield f"  {name:<{width}}  {clean(text)}"

@@ -8,25 +8,32 @@ import json
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from nodecpu.admin.client import fetch_state
-from nodecpu.admin.server import MAX_PEERS, AdminServer
-from nodecpu.admin.state import NodeState
+from nodecpu.admin.client import fetch_state, try_objects
+from nodecpu.admin.server import MAX_PEERS, MAX_REQUEST_BYTES, AdminServer
+from nodecpu.admin.state import NodeState, TrialRow
 from nodecpu.errors import HostError, LinkError, NodeCpuError, NotReady, PeerProtocolError
 from tests.unit.nodestates import n4c16
 
 REQUEST = b'{"verb": "state"}\n'
 
 
+Trial = Callable[[Sequence[bytes]], tuple[TrialRow, ...]]
+
+
+def no_trial(objects: Sequence[bytes]) -> tuple[TrialRow, ...]:
+    raise AssertionError(f"nobody asked to try {objects!r}")
+
+
 @contextlib.asynccontextmanager
 async def serving(
-    run_dir: Path, state: Callable[[], NodeState] = n4c16, *, request_timeout_s: float = 5.0
+    run_dir: Path, state: Callable[[], NodeState] = n4c16, trial: Trial = no_trial, *, request_timeout_s: float = 5.0
 ) -> AsyncIterator[AdminServer]:
-    server = AdminServer(run_dir, state, request_timeout_s=request_timeout_s)
+    server = AdminServer(run_dir, state, trial, request_timeout_s=request_timeout_s)
     server.bind()
     task = asyncio.create_task(server.serve())
     try:
@@ -58,6 +65,22 @@ def test_client_gets_the_very_state(tmp_path: Path) -> None:
             return await asyncio.to_thread(fetch_state, server.path)
 
     assert asyncio.run(run()) == n4c16()
+
+
+def test_objects_to_try_arrive_as_they_are_and_rows_come_back(tmp_path: Path) -> None:
+    rows = (TrialRow(kind="claim", name="shop/web", fits=False, code="no-capacity", message="full"),)
+    seen: list[bytes] = []
+
+    def trial(objects: Sequence[bytes]) -> tuple[TrialRow, ...]:
+        seen.extend(objects)
+        return rows
+
+    async def run() -> tuple[TrialRow, ...]:
+        async with serving(tmp_path, trial=trial) as server:
+            return await asyncio.to_thread(try_objects, server.path, [b'{"a": [1]}', b'"b"'])
+
+    assert asyncio.run(run()) == rows
+    assert seen == [b'{"a": [1]}', b'"b"']
 
 
 def test_every_request_gets_the_state_of_its_moment(tmp_path: Path) -> None:
@@ -98,7 +121,7 @@ def test_socket_of_a_successor_is_left_alone(tmp_path: Path) -> None:
         async with serving(tmp_path):
             successor.bind()
 
-    successor = AdminServer(tmp_path, n4c16)
+    successor = AdminServer(tmp_path, n4c16, no_trial)
     asyncio.run(run())
     assert names(tmp_path) == ["admin.sock"]
     successor.close()
@@ -108,7 +131,7 @@ def test_socket_of_a_successor_is_left_alone(tmp_path: Path) -> None:
 
 def test_missing_directory_is_a_host_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot be made"):
-        AdminServer(tmp_path / "none", n4c16).bind()
+        AdminServer(tmp_path / "none", n4c16, no_trial).bind()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +142,7 @@ def test_missing_directory_is_a_host_error(tmp_path: Path) -> None:
         pytest.param(b'{"verb": "state", "x": 1}\n', "bad-request", id="unknown member"),
         pytest.param(b"[1]\n", "bad-request", id="not an object"),
         pytest.param(b"\xff\n", "bad-request", id="not text"),
-        pytest.param(b'{"verb": "' + b"x" * 10_000, "bad-request", id="too long"),
+        pytest.param(b"x" * (MAX_REQUEST_BYTES + 1), "bad-request", id="too long"),
     ],
 )
 def test_wrong_requests_are_told_so(request_line: bytes, code: str, tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
+from nodecpu.cpuset import CpuSet
 from nodecpu.dra.claims import MAX_CLAIM_BYTES, decode_claim, parse_claim_uid
 from nodecpu.errors import BadRequest
 from nodecpu.ids import ClaimUID, PodUID
 from nodecpu.policy.facts import AllocatedClaim, AllocationResult
+from nodecpu.policy.wishes import Wishes
 from tests.support import shared_data
 
 UID = ClaimUID("cf3ab531-0d17-4d75-961a-98cb71615a07")
@@ -27,13 +29,20 @@ def result(**changes: object) -> dict[str, object]:
     }
 
 
-def claim(*results: Mapping[str, object], uid: str = UID, **status: object) -> bytes:
+def claim(
+    *results: Mapping[str, object], uid: str = UID, config: Sequence[object] | None = None, **status: object
+) -> bytes:
+    devices = {"results": results} | ({} if config is None else {"config": config})
     return json.dumps(
         {
             "metadata": {"name": "web", "namespace": "shop", "uid": uid},
-            "status": {"allocation": {"devices": {"results": results}}, **status},
+            "status": {"allocation": {"devices": devices}, **status},
         }
     ).encode()
+
+
+def parameters(**config: object) -> object:
+    return {"apiVersion": "v1alpha1", "cpuConfig": config}
 
 
 def decode(data: bytes, *, cpus_per_device: int | None = None) -> AllocatedClaim:
@@ -95,6 +104,34 @@ def test_missing_amount_is_refused_unless_the_device_is_one_cpu() -> None:
     data = claim(result(consumedCapacity={"dra.cpu/memory": "4"}))
     assert "without consumed capacity dra.cpu/cpu" in refusal(data)
     assert decode(data, cpus_per_device=1).results[0].cpus == 1
+
+
+def test_device_that_is_one_cpu_needs_no_amount() -> None:
+    """C1, C2: by its name."""
+    decoded = decode(claim(result(device="cpudev007", consumedCapacity=None)))
+    assert (decoded.results[0].device, decoded.results[0].cpus) == ("cpudev007", 1)
+
+
+def test_configuration_reaches_the_results_it_is_for() -> None:
+    """C9, C10: others' results between ours change nothing."""
+    config = [
+        {"source": "FromClass", "opaque": {"driver": "dra.cpu", "parameters": parameters(fullCores=True)}},
+        {"source": "FromClaim", "requests": ["b"], "opaque": {"driver": "gpu.example", "parameters": {"x": 1}}},
+        {
+            "source": "FromClaim",
+            "requests": ["c"],
+            "opaque": {"driver": "dra.cpu", "parameters": parameters(sameL3=True)},
+        },
+    ]
+    other = result(driver="gpu.example", request="b")
+    decoded = decode(claim(result(request="a"), other, result(request="c/sub"), config=config))
+    assert [(r.request, r.wishes) for r in decoded.results] == [
+        ("a", Wishes(full_cores=True)),
+        ("c/sub", Wishes(full_cores=True, same_l3=True)),
+    ]
+    named = [{"source": "FromClaim", "opaque": {"driver": "dra.cpu", "parameters": parameters(cpuset="4-7")}}]
+    assert decode(claim(result(), config=named)).results[0].cpuset == CpuSet([4, 5, 6, 7])
+    assert decode(claim(other, config=named)).results == ()
 
 
 def test_admin_access_takes_no_cpus() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodecpu.cpuset import NO_CPUS, CpuSet
-from nodecpu.dra.devices import Device, grouped_devices, offered_devices
+from nodecpu.dra.devices import Device, Dividing, devices_of, is_one_cpu, known_devices, offered_devices
 from nodecpu.policy.usable import Usable, usable_cpus
 from nodecpu.topology.model import CoreType, Topology
 from tests.unit.policy.machines import N4C16, Shape, build_topology
@@ -21,18 +21,33 @@ def usable(topology: Topology, reserved: str = "15") -> Usable:
     )
 
 
-def devices(topology: Topology, reserved: str = "15") -> tuple[Device, ...]:
-    return grouped_devices(topology, usable(topology, reserved), grouping="numa", driver="dra.cpu")
+def devices(
+    topology: Topology, reserved: str = "15", grouping: str = "numa", *, full_cores: bool = False, split: bool = False
+) -> tuple[Device, ...]:
+    dividing = Dividing(grouping=grouping, full_cores=full_cores, split=split)
+    return devices_of(topology, usable(topology, reserved), dividing=dividing, driver="dra.cpu")
 
 
-def offered(held: str = "", claimed: dict[str, int] | None = None, min_shared: int = 0, reserved: str = "15") -> str:
+def names(found: tuple[Device, ...]) -> list[tuple[str, str]]:
+    return [(device.name, str(device.cpus)) for device in found]
+
+
+def offered(
+    held: str = "",
+    claimed: dict[str, str] | None = None,
+    min_shared: int = 0,
+    reserved: str = "15",
+    *,
+    full_cores: bool = False,
+) -> str:
     topology = build_topology(N4C16)
     found = offered_devices(
-        devices(topology, reserved),
-        sharable=usable(topology, reserved).sharable,
+        devices(topology, reserved, full_cores=full_cores),
+        usable=usable(topology, reserved),
         held=CpuSet.parse(held),
-        claimed=claimed or {},
+        claimed={name: CpuSet.parse(cpus) for name, cpus in (claimed or {}).items()},
         min_shared=min_shared,
+        cores=[core.cpus for core in topology.cores],
     )
     return " ".join(f"{int(d.name.removeprefix('cpudevnuma'))}:{d.capacity}" for d in found)
 
@@ -61,6 +76,7 @@ def test_attributes_of_a_uniform_node() -> None:
         "dra.cpu/smtEnabled": True,
         "dra.cpu/numCPUs": 4,
         "dra.cpu/numIsolatedCPUs": 0,
+        "dra.cpu/isolated": False,
     }
 
 
@@ -100,7 +116,7 @@ def test_isolated_cpus_are_offered_and_counted() -> None:
 def test_capacity_is_a_total_that_claims_do_not_lower() -> None:
     """D1."""
     assert offered() == "0:4 1:4 2:4 3:3"
-    assert offered(claimed={"cpudevnuma001": 4}) == "0:4 1:4 2:4 3:3"
+    assert offered(claimed={"cpudevnuma001": "4-7"}) == "0:4 1:4 2:4 3:3"
 
 
 def test_cpus_held_without_a_claim_are_not_offered() -> None:
@@ -111,16 +127,16 @@ def test_cpus_held_without_a_claim_are_not_offered() -> None:
 def test_device_with_nothing_to_offer_is_left_out_unless_claims_hold_parts_of_it() -> None:
     """D1, and a device never vanishes under its claims."""
     assert offered(held="4-7") == "0:4 2:4 3:3"
-    assert offered(held="6-7", claimed={"cpudevnuma001": 2}) == "0:4 1:2 2:4 3:3"
-    assert offered(reserved="4-7,15", claimed={"cpudevnuma001": 2}) == "0:4 1:1 2:4 3:3"
+    assert offered(held="6-7", claimed={"cpudevnuma001": "4-5"}) == "0:4 1:2 2:4 3:3"
+    assert offered(reserved="4-7,15", claimed={"cpudevnuma001": "4-5"}) == "0:4 1:1 2:4 3:3"
 
 
 def test_minimum_for_shared_containers_comes_from_the_highest_device_with_room() -> None:
     """D1, C14."""
     assert offered(min_shared=1) == "0:4 1:4 2:4 3:2"
     assert offered(min_shared=5) == "0:4 1:4 2:2"
-    assert offered(min_shared=1, claimed={"cpudevnuma003": 2}) == "0:4 1:4 2:4 3:2"
-    assert offered(min_shared=1, claimed={"cpudevnuma003": 3}) == "0:4 1:4 2:3 3:3"
+    assert offered(min_shared=1, claimed={"cpudevnuma003": "12-13"}) == "0:4 1:4 2:4 3:2"
+    assert offered(min_shared=1, claimed={"cpudevnuma003": "12-14"}) == "0:4 1:4 2:3 3:3"
     assert offered(min_shared=1, held="12-14") == "0:4 1:4 2:3"
 
 
@@ -129,9 +145,107 @@ def test_minimum_for_shared_containers_is_never_made_of_isolated_cpus() -> None:
     topology = build_topology(Shape(nodes=2, isolated="4-7"))
     found = offered_devices(
         devices(topology, reserved=""),
-        sharable=usable(topology, "").sharable,
+        usable=usable(topology, ""),
         held=NO_CPUS,
         claimed={},
         min_shared=1,
     )
     assert [d.capacity for d in found] == [3, 4]
+
+
+GRID = Shape(sockets=2, nodes=1, cores=4, threads=2, l3_cores=2)
+"""Sockets 0-7 and 8-15, L3 caches 0-3, 4-7, 8-11 and 12-15."""
+
+
+def test_every_grouping_has_its_names() -> None:
+    """D1."""
+    topology = build_topology(GRID)
+    assert names(devices(topology, grouping="socket")) == [("cpudevsocket000", "0-7"), ("cpudevsocket001", "8-14")]
+    assert names(devices(topology, grouping="machine")) == [("cpudevmachine", "0-14")]
+    assert names(devices(topology, grouping="die")) == [("cpudevdie000-000", "0-7"), ("cpudevdie001-000", "8-14")]
+    assert names(devices(topology, grouping="l3")) == [
+        ("cpudevl3000", "0-3"),
+        ("cpudevl3001", "4-7"),
+        ("cpudevl3002", "8-11"),
+        ("cpudevl3003", "12-14"),
+    ]
+
+
+def test_attributes_follow_the_grouping() -> None:
+    """D2: what holds for every CPU of the device and nothing else."""
+    topology = build_topology(GRID)
+    socket = devices(topology, grouping="socket")[1].attributes
+    assert (socket["dra.cpu/socketID"], socket["resource.kubernetes.io/numaNode"]) == (1, 1)
+    assert "dra.cpu/cacheL3ID" not in socket
+    machine = devices(topology, grouping="machine")[0].attributes
+    assert not {"dra.cpu/socketID", "dra.cpu/dieID", "dra.cpu/coreID", "dra.net/numaNode"} & set(machine)
+    assert (machine["dra.cpu/numCPUs"], machine["dra.cpu/smtEnabled"]) == (15, True)
+
+
+def test_cpus_without_an_l3_cache_are_devices_by_node() -> None:
+    """T1, D1: where nothing is known of caches, claims can still be served."""
+    topology = replace(build_topology(N4C16), l3=())
+    assert names(devices(topology, grouping="l3"))[0] == ("cpudevnol3000", "0-3")
+    half = replace(build_topology(N4C16), l3=build_topology(N4C16).l3[:1])
+    assert [name for name, _ in names(devices(half, grouping="l3"))] == [
+        "cpudevl3000",
+        "cpudevnol3001",
+        "cpudevnol3002",
+        "cpudevnol3003",
+    ]
+
+
+def test_individual_devices_are_one_cpu_each_core_by_core() -> None:
+    """D1, D2: siblings follow each other, whatever their numbers, and names are CPU numbers."""
+    topology = build_topology(Shape(cores=4, threads=1))
+    cores = tuple(replace(topology.cores[i], cpus=CpuSet([i, i + 2])) for i in range(2))
+    found = devices(replace(topology, cores=cores), reserved="1", grouping="individual")
+    assert names(found) == [("cpudev000", "0"), ("cpudev002", "2"), ("cpudev001", ""), ("cpudev003", "3")]
+    attributes = found[1].attributes
+    assert (attributes["dra.cpu/cpuID"], attributes["dra.cpu/coreID"], attributes["dra.cpu/isolated"]) == (2, 2, False)
+    assert "dra.cpu/numCPUs" not in attributes
+    assert all(device.step == 0 and is_one_cpu(device.name) for device in found)
+
+
+def test_only_names_of_single_cpus_stand_for_one_cpu() -> None:
+    """C1: a result without an amount is one CPU for these and an error for all others."""
+    topology = build_topology(GRID)
+    known = known_devices(topology, usable(topology))
+    assert {name for name in known if is_one_cpu(name)} == {f"cpudev{cpu:03d}" for cpu in range(16)}
+    assert not is_one_cpu("cpudev1")
+    assert is_one_cpu("cpudev4095")
+
+
+def test_isolated_cpus_can_be_devices_of_their_own() -> None:
+    """D2."""
+    topology = build_topology(Shape(nodes=2, isolated="2-3"))
+    found = devices(topology, reserved="", split=True)
+    assert names(found) == [("cpudevnuma000", "0-1"), ("cpudevnuma000-isolated", "2-3"), ("cpudevnuma001", "4-7")]
+    assert [device.attributes["dra.cpu/isolated"] for device in found] == [False, True, False]
+    assert "dra.cpu/isolated" not in devices(topology, reserved="")[0].attributes
+
+
+def test_names_of_every_grouping_stay_known() -> None:
+    """D7: claims allocated before a switch are served by the names they were given."""
+    topology = build_topology(Shape(sockets=2, isolated="0-1"))
+    known = known_devices(topology, usable(topology, ""))
+    for grouping in ("numa", "socket", "die", "l3", "machine", "individual"):
+        for split in (False, True):
+            for device in devices(topology, "", grouping, split=split):
+                assert device.cpus <= known[device.name]
+
+
+def test_cpus_claimed_from_devices_that_are_not_published_are_not_offered() -> None:
+    """D7: the scheduler counts only what it sees allocated of published devices."""
+    assert offered(claimed={"cpudevsocket000": "4-5"}) == "0:4 1:2 2:4 3:3"
+
+
+def test_full_cores_offer_whole_cores_in_steps() -> None:
+    """D1, K2: the half core beside the reserved CPU is not offered, a device below one core is left out."""
+    assert offered(full_cores=True) == "0:4 1:4 2:4 3:2"
+    assert offered(full_cores=True, held="4") == "0:4 1:2 2:4 3:2"
+    assert offered(full_cores=True, held="4,6") == "0:4 2:4 3:2"
+    assert offered(full_cores=True, min_shared=1) == "0:4 1:4 2:4"
+    assert offered(full_cores=True, held="6", claimed={"cpudevnuma001": "4-5"}, reserved="4-5") == "0:4 1:2 2:4 3:4"
+    assert {device.step for device in devices(build_topology(N4C16), full_cores=True)} == {2}
+    assert {device.step for device in devices(build_topology(Shape(threads=1)), reserved="", full_cores=True)} == {1}

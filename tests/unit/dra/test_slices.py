@@ -272,3 +272,36 @@ def test_recorded_slice_has_the_form_that_is_written() -> None:
     theirs_first, ours_first = json.loads(json.dumps([recorded.spec["devices"], ours["devices"]]))
     assert set(theirs_first[0]) == set(ours_first[0])
     assert theirs_first[0]["capacity"]["rec.example/cpu"] == ours_first[0]["capacity"]["dra.cpu/cpu"]
+
+
+def test_device_that_is_one_cpu_goes_to_one_claim_as_a_whole() -> None:
+    """D1: no capacity, no multiple allocations."""
+    written = device_object("dra.cpu", replace(device(3, 1), step=0))
+    assert set(written) == {"name", "attributes"}
+    assert "taints" in device_object("dra.cpu", replace(device(3, 1), step=0), closed=True)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "step", "policy"),
+    [
+        (1, 1, {"default": "1", "validRange": {"min": "1"}}),
+        (2, 1, {"default": "1", "validRange": {"min": "1", "step": "1"}}),
+        (2, 2, {"default": "2", "validRange": {"min": "2"}}),
+        (4, 2, {"default": "2", "validRange": {"min": "2", "step": "2"}}),
+        (12, 8, {"default": "8", "validRange": {"min": "8"}}),
+    ],
+)
+def test_amounts_are_multiples_of_a_step_that_the_server_accepts(capacity: int, step: int, policy: JsonObject) -> None:
+    """D1, K2: step is left out where min + step would be above the value."""
+    written = device_object("dra.cpu", replace(device(1, capacity), step=step))
+    assert written["capacity"] == {"dra.cpu/cpu": {"value": str(capacity), "requestPolicy": policy}}
+
+
+def test_thousand_single_cpus_fill_slices_of_128_and_of_64_with_taints() -> None:
+    """D4: limits by content."""
+    devices = [replace(device(i, 1), step=0) for i in range(1000)]
+    open_pool = make_pool("dra.cpu", "node1", devices)
+    assert [len(page) for page in open_pool.pages] == [128] * 7 + [104]
+    closed = make_pool("dra.cpu", "node1", devices, closed=True)
+    assert [len(page) for page in closed.pages] == [64] * 15 + [40]
+    assert_published(settle(settle([], open_pool), closed), closed)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from nodecpu.cpuset import CpuSet, NodeSet
-from nodecpu.enforce.audit import Audit
+from nodecpu.enforce.audit import Audit, Means
 from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.enforce.systemd import Systemd
 from nodecpu.policy.facts import ContainerState
 from nodecpu.policy.plan import Update
 from tests.node import Node, PodShape, Scene, claim, scene_in_memory
@@ -48,15 +49,16 @@ class Kernel(Cgroups):
 class Unasked:
     """A runtime that takes updates which answer no request, or does not."""
 
-    def __init__(self, kernel: Kernel | None) -> None:
+    def __init__(self, kernel: Kernel | None, *, answers: bool = True) -> None:
         self._kernel = kernel
+        self._answers = answers
         self.sent: list[Update] = []
 
     async def update(self, update: Update) -> bool:
         self.sent.append(update)
         if self._kernel is not None:
             self._kernel.become(f"/kubepods/{update.container_id}", update.placement.cpus)
-        return self._kernel is not None
+        return self._kernel is not None and self._answers
 
 
 @pytest.fixture
@@ -70,14 +72,15 @@ def scene() -> Iterator[Scene]:
 Story = Callable[[Node, Audit, Kernel, Unasked], Awaitable[None]]
 
 
-def play(scene: Scene, story: Story, *, is_safe: bool = False, period_s: float = 30.0) -> None:
+def play(scene: Scene, story: Story, *, is_safe: bool = False, answers: bool = True, period_s: float = 30.0) -> None:
     """Run a story on a node whose one container, c1, runs on 10-11 of node 2 since a claim has 8-9."""
 
     async def whole() -> None:
         node = scene.boot()
         kernel = Kernel(scene.directory / "cgroup")
-        unasked = Unasked(kernel if is_safe else None)
-        audit = Audit(node.service, kernel, unasked, node.counters, period_s=period_s)
+        unasked = Unasked(kernel if is_safe else None, answers=answers)
+        means = Means(unasked=unasked, systemd=Systemd(booted=scene.directory / "no-systemd"))
+        audit = Audit(node.service, kernel, means, node.counters, period_s=period_s)
         node.synchronize()
         pod = PodShape(number=1)
         node.service.pod_seen(pod.spec)
@@ -154,3 +157,19 @@ def test_a_foreign_change_is_counted_and_put_right(scene: Scene) -> None:
         assert [str(update.placement.cpus) for update in unasked.sent] == ["10-11"]
 
     play(scene, story, is_safe=True, period_s=0.05)
+
+
+def test_what_came_about_without_an_answer_is_not_written_again(scene: Scene) -> None:
+    """E1: a busy runtime applied the update and answered too late; the second means must not rewrite what is right."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        await node.claims.unprepare(claim(1).uid)
+        audit.kick()
+        await kernel.changed.wait()
+        walked = asyncio.Event()
+        audit.after_walk = walked.set
+        await walked.wait()
+        assert len(unasked.sent) == 1
+        assert kernel.written(C1) is None
+
+    play(scene, story, is_safe=True, answers=False, period_s=0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -10,7 +12,8 @@ from nodecpu.errors import LocalProtocolError
 from nodecpu.ids import ContainerID
 from nodecpu.nri import convert
 from nodecpu.policy.facts import Container, ContainerState, Resources, Sandbox
-from nodecpu.policy.plan import Creation
+from nodecpu.policy.plan import Creation, Update
+from nodecpu.policy.scheduling import IoClass, SchedulingClass, SchedulingPolicy
 from nodecpu.proto import nri_pb2, nri_read_pb2
 from tests.nri_fakes import placement, update
 
@@ -188,3 +191,54 @@ def test_every_event_without_reply_has_the_layout_that_is_read() -> None:
         assert {name: field.number for name, field in fields.items()} == (
             {"pod": 1} if method in pods else {"pod": 1, "container": 2}
         )
+
+
+def test_quota_and_period_go_into_every_kind_of_reply() -> None:
+    """G14: below 0 lifts; a container without a quota of ours keeps the runtime's."""
+    lifted = replace(placement("4-7", "1", 1024), quota_us=-1, period_us=100_000)
+    plain = placement("4-7", "1", 1024)
+    creation = Creation(placement=lifted, updates=(Update(container_id=ContainerID("a"), placement=plain),))
+    reply = nri_pb2.CreateContainerResponse.FromString(convert.creation_reply(creation, ContainerID("c1")))
+    cpu = reply.adjust.linux.resources.cpu
+    assert (cpu.quota.value, cpu.period.value) == (-1, 100_000)
+    assert not reply.update[0].linux.resources.cpu.HasField("quota")
+    both = (
+        Update(container_id=ContainerID("a"), placement=lifted),
+        Update(container_id=ContainerID("b"), placement=plain),
+    )
+    stopped = nri_pb2.StopContainerResponse.FromString(convert.stop_reply(both))
+    assert [one.linux.resources.cpu.HasField("quota") for one in stopped.update] == [True, False]
+    updated = nri_pb2.UpdateContainerResponse.FromString(convert.update_reply(both, ContainerID("a")))
+    assert updated.update[0].linux.resources.cpu.quota.value == -1
+
+
+def test_scheduling_class_goes_into_the_adjustment() -> None:
+    """A: policy, priority, nice value, flags, I/O class."""
+    batch = SchedulingClass(
+        name="bulk",
+        policy=SchedulingPolicy.BATCH,
+        nice=7,
+        flags=("reset-on-fork",),
+        io_class=IoClass.BEST_EFFORT,
+        io_priority=3,
+    )
+    reply = nri_pb2.CreateContainerResponse.FromString(
+        convert.creation_reply(Creation(placement=None, scheduling=batch), ContainerID("c1"))
+    )
+    linux = reply.adjust.linux
+    assert (linux.scheduler.policy, linux.scheduler.nice) == (nri_pb2.SCHED_BATCH, 7)
+    assert list(linux.scheduler.flags) == [nri_pb2.SCHED_FLAG_RESET_ON_FORK]
+    assert (getattr(linux.io_priority, "class"), linux.io_priority.priority) == (nri_pb2.IOPRIO_CLASS_BE, 3)
+    assert not linux.HasField("resources")
+
+
+def test_scheduling_class_sets_only_what_it_names() -> None:
+    """A."""
+    for made, scheduler, io in (
+        (SchedulingClass(name="a", io_class=IoClass.IDLE), False, True),
+        (SchedulingClass(name="b", policy=SchedulingPolicy.FIFO, priority=9), True, False),
+    ):
+        reply = nri_pb2.CreateContainerResponse.FromString(
+            convert.creation_reply(Creation(placement=placement("0"), scheduling=made), ContainerID("c1"))
+        )
+        assert (reply.adjust.linux.HasField("scheduler"), reply.adjust.linux.HasField("io_priority")) == (scheduler, io)

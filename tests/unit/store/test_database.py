@@ -116,22 +116,6 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "claims.db"
-    path.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(StateError, match="not a database"):
-        ClaimStore(path)
-    assert path.read_bytes().startswith(b"not a database at all")
-
-
-def test_a_row_that_cannot_be_read_is_named(claims: ClaimStore, tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "claims.db") as db:
-        db.execute("INSERT INTO claims VALUES ('u1', ?)", (b'{"uid": 3}',))
-    db.close()
-    with pytest.raises(StateError, match="claim u1 cannot be read"):
-        claims.load()
-
-
 def test_a_link_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("")
     (tmp_path / "claims.db").symlink_to(tmp_path / "elsewhere")

@@ -1,0 +1,43 @@
+"""What a container's annotations ask for, with the report of those that have no effect (shell around the policy; A)."""
+
+from __future__ import annotations
+
+import logging
+
+from nodecpu.log import kv
+from nodecpu.metrics import Counters
+from nodecpu.policy.annotations import Annotated, Preferences, preferences_of
+from nodecpu.policy.facts import Container, PodSpec, Sandbox
+from nodecpu.policy.rules import Rules
+from nodecpu.reports import Reports, Subject
+
+_LOG = logging.getLogger(__name__)
+
+
+def annotated(rules: Rules, sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Annotated:
+    """Return what is asked for and what of it has no effect.
+
+    The pod's spec says it; the sandbox, whose annotations cannot change any more, where the spec is not known (N1).
+    """
+    annotations = sandbox.annotations if spec is None else spec.annotations
+    names = () if spec is None else spec.containers
+    return preferences_of(rules, sandbox.namespace, container.name, annotations, containers=names)
+
+
+def reported(
+    found: Annotated, counters: Counters, reports: Reports, subject: Subject, container: Container
+) -> Preferences:
+    """Return what is asked for; what cannot be understood or is not allowed is counted, logged and told."""
+    for problem in found.problems:
+        counters.annotations[problem.fault.value] += 1
+        kv(
+            _LOG,
+            logging.WARNING,
+            "annotation without effect",
+            pod=f"{subject.namespace}/{subject.name}",
+            container=container.name,
+            container_id=container.id,
+            state=problem.text,
+        )
+        reports.report(subject, "AnnotationIgnored", problem.text)
+    return found.preferences

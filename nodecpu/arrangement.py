@@ -1,0 +1,81 @@
+"""What a configuration makes of a machine: usable CPUs, pools, devices (pure).
+
+Made at start, and made anew beside the old one when the configuration is read again (R3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nodecpu.config import Config
+from nodecpu.cpuset import CpuSet
+from nodecpu.dra.devices import Device, Dividing, devices_of, known_devices, whole_devices
+from nodecpu.errors import HostError
+from nodecpu.policy.machine import Machine
+from nodecpu.policy.picker import Unit, build_units
+from nodecpu.policy.pools import Level, PoolTree, build_pools
+from nodecpu.policy.priority import speed_classes
+from nodecpu.policy.usable import Usable, chosen_cpus, usable_cpus
+from nodecpu.topology.model import Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """A machine as a configuration arranges it. ``available`` is its configured limit, ``cores`` are all of it."""
+
+    available: CpuSet | None
+    tree: PoolTree
+    machine: Machine
+    devices: tuple[Device, ...]
+    cores: tuple[CpuSet, ...]
+
+    @property
+    def usable(self) -> Usable:
+        """The CPUs that may be given, by use."""
+        return self.tree.usable
+
+
+def arrange(
+    config: Config, topology: Topology, kubepods: CpuSet | None, *, node: str, units: Unit | None = None
+) -> Arrangement:
+    """Return the machine as the configuration arranges it, for the node of that name.
+
+    ``kubepods`` is what the kubepods slice has (None: no cut), ``units`` are those of the same machine if at hand.
+    Raises HostError if not a single CPU is usable.
+    """
+    policy, dra = config.policy, config.dra
+    units = units or build_units(topology)
+    available = None
+    if policy.available:
+        first = policy.reserved.cpus
+        available = chosen_cpus(units, policy.available, topology.online, besides=topology.isolated, first=first)
+    among = topology.online if available is None else available
+    among = among if kubepods is None else among & kubepods
+    usable = usable_cpus(
+        online=topology.online,
+        isolated=topology.isolated,
+        available=available,
+        kubepods=kubepods,
+        reserved=chosen_cpus(units, policy.reserved, among, besides=topology.isolated),
+    )
+    if not usable.all:
+        limit = "configured available" if available is not None else "online"
+        raise HostError(
+            f"no CPU is left to use: {among} of the {limit} CPUs {available or topology.online}",
+            hint="see policy.available, and the cpuset of the kubepods slice",
+        )
+    levels = () if policy.mode == "flat" else tuple(Level(name) for name in policy.levels)
+    dividing = Dividing(grouping=dra.grouping, full_cores=policy.full_cores, split=dra.split_isolated)
+    return Arrangement(
+        available=available,
+        tree=build_pools(topology, usable, levels),
+        machine=Machine(
+            units=units,
+            devices=known_devices(topology, usable),
+            whole=whole_devices(topology),
+            pool=node,
+            speeds=speed_classes(topology),
+        ),
+        devices=devices_of(topology, usable, dividing=dividing, driver=dra.driver),
+        cores=tuple(core.cpus for core in topology.cores),
+    )

@@ -1,0 +1,90 @@
+"""What draws a container to a place, by configuration and by annotation (shell around the policy; S, A)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from nodecpu.ids import ContainerID, PodUID
+from nodecpu.locality import Wanted, patterns
+from nodecpu.policy.affinity import MAX_TEXT, Subject, affinities_of, weights
+from nodecpu.policy.annotations import Fault, HintSource, Preferences, Problem
+from nodecpu.policy.facts import Container, PodSpec, Sandbox
+from nodecpu.policy.ledger import Ledger
+from nodecpu.policy.pull import Hint, Pull, colocated
+from nodecpu.policy.rules import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attraction:
+    """Where a container is drawn to, and annotations about it that have no effect."""
+
+    pull: Pull
+    problems: tuple[Problem, ...] = ()
+
+
+class Nearness(Protocol):
+    """Looks where devices and mounts are."""
+
+    def hints(self, container: Container, wanted: Wanted) -> tuple[Hint, ...]:
+        """Return a hint for each that is close to a NUMA node."""
+
+
+def attraction(  # noqa: PLR0913
+    rules: Rules,
+    ledger: Ledger,
+    spec_of: Callable[[PodUID], PodSpec | None],
+    sandbox: Sandbox,
+    container: Container,
+    preferences: Preferences,
+    locality: Nearness | None = None,
+) -> Attraction:
+    """Return what draws a container to others that are in the books, and to what it uses."""
+    drawn: dict[ContainerID, int] = {}
+    problems: list[Problem] = []
+    if rules.colocate_pods or rules.colocate_namespaces:
+        drawn |= colocated(
+            ledger.containers.values(),
+            sandbox.uid,
+            sandbox.namespace,
+            pods=rules.colocate_pods,
+            namespaces=rules.colocate_namespaces,
+        )
+    for key, text, sign in (("affinity", preferences.affinity, 1), ("anti-affinity", preferences.anti_affinity, -1)):
+        if text is None:
+            continue
+        try:
+            found = affinities_of(container.name, _yaml(text), sign)
+        except ValueError as error:
+            problems.append(Problem(fault=Fault.VALUE, text=f"{rules.annotation_domain}/{key}: {error}"))
+            continue
+        subjects = [Subject(grant=grant, pod=spec_of(grant.pod_uid)) for grant in ledger.containers.values()]
+        for container_id, weight in weights(found, sandbox.uid, subjects).items():
+            drawn[container_id] = drawn.get(container_id, 0) + weight
+    wanted = _wanted(rules, preferences)
+    hints = locality.hints(container, wanted) if locality is not None and wanted.sources else ()
+    strict, picks = bool(hints and preferences.strict_hints), bool(hints and preferences.pick_by_hints)
+    return Attraction(pull=Pull(weights=drawn, hints=hints, strict=strict, picks=picks), problems=tuple(problems))
+
+
+def _wanted(rules: Rules, preferences: Preferences) -> Wanted:
+    sources = preferences.hints
+    if sources is None:
+        sources = frozenset(HintSource(word) for word in rules.hint_sources)
+    return Wanted(sources=sources, allow=patterns(preferences.allow_hints), deny=patterns(preferences.deny_hints))
+
+
+def _yaml(text: str) -> object:
+    """Return what YAML says; raises ValueError."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"longer than {MAX_TEXT} characters")
+    if "&" in text and "*" in text:
+        raise ValueError("aliases are not taken")  # they could make much of little
+    try:
+        tree: object = msgspec.yaml.decode(text)  # loads the YAML library when it is first used
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"not YAML: {(str(error).splitlines() or [''])[0][:100]}") from error
+    return tree

@@ -1,0 +1,59 @@
+"""Sets the cpuset of a container's scope through systemd, so that systemd's next write does not undo ours (shell; E1).
+
+systemd writes its own value again at daemon-reload and at each change of a unit, so a value that only stands in the
+cgroup file is lost. Source: interfaces 6.3; systemd.resource-control(5), AllowedCPUs= (systemd 244 and later, v2 only).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from nodecpu.enforce.cgroups import relative_directory
+from nodecpu.policy.plan import Placement
+
+_TIMEOUT_S = 5.0
+
+
+class Systemd:
+    """The service manager of this host, by its command. ``booted`` exists where systemd is the init system."""
+
+    def __init__(self, *, command: str = "systemctl", booted: Path = Path("/run/systemd/system")) -> None:
+        self._command = command
+        self._booted = booted
+
+    async def set_cpuset(self, cgroups_path: str, placement: Placement) -> bool:
+        """Set a scope's CPUs and memory nodes until it ends; return whether systemd took them.
+
+        False at once where there is no systemd, or where the container has no scope (the cgroupfs driver).
+        """
+        where = relative_directory(cgroups_path)
+        if where is None or not where.name.endswith(".scope") or not self._booted.is_dir():
+            return False
+        properties = [f"AllowedCPUs={placement.cpus}"]
+        if placement.mems:
+            properties.append(f"AllowedMemoryNodes={placement.mems}")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._command,
+                "set-property",
+                "--runtime",
+                where.name,
+                *properties,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+        except OSError:
+            return False
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                return await process.wait() == 0
+        except TimeoutError:
+            return False
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()

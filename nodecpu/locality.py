@@ -1,0 +1,108 @@
+"""Which NUMA node a device or a file system is close to, by sysfs (thin reader, shell; S).
+
+Nothing here can hang: sysfs and mountinfo are read, the files themselves are never touched. What is not told is None.
+Source: sysfs-bus-pci (numa_node), proc(5) on mountinfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from nodecpu.cpuset import CpuSet
+from nodecpu.policy.annotations import HintSource
+from nodecpu.policy.facts import Container
+from nodecpu.policy.pull import Hint
+from nodecpu.topology.model import Topology
+
+MAX_LOOKED_AT: Final = 64
+"""A container that is given more devices than this is given all there are, and is close to none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Whose locality counts: by source, and by patterns of paths. What is denied counts only if it is allowed too."""
+
+    sources: frozenset[HintSource]
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+    def counts(self, path: str) -> bool:
+        """Return whether a path counts. An allow list alone leaves out all others."""
+        if any(_is_under(path, pattern) for pattern in self.allow):
+            return True
+        if self.allow and not self.deny:
+            return False
+        return not any(_is_under(path, pattern) for pattern in self.deny)
+
+
+def patterns(text: str | None) -> tuple[str, ...]:
+    """Return the paths of a list: separated by commas or on lines of their own, with or without hyphens before."""
+    parts = (text or "").replace(",", "\n").splitlines()
+    return tuple(found for part in parts if (found := part.strip().removeprefix("-").strip()))
+
+
+class Locality:
+    """What devices and mounts of containers are close to."""
+
+    def __init__(self, root: Path, topology: Topology) -> None:
+        """``root`` is the directory that holds ``sys`` and ``proc``."""
+        self._root = root
+        self._cpus: Mapping[int, CpuSet] = {node.id: node.cpus for node in topology.numa if node.cpus}
+
+    def hints(self, container: Container, wanted: Wanted) -> tuple[Hint, ...]:
+        """Return a hint for each device and mount that is close to a NUMA node, in the order they are given."""
+        found: list[Hint] = []
+        devices = container.devices if HintSource.DEVICES in wanted.sources else ()
+        if len(devices) <= MAX_LOOKED_AT:
+            for device in devices:
+                if wanted.counts(device.path):
+                    kind = "block" if device.kind == "b" else "char"
+                    found += self._hint(device.path, f"{kind}/{device.major}:{device.minor}")
+        if HintSource.MOUNTS in wanted.sources:
+            mounts = self._mounts() if container.mounts else ()
+            for path in container.mounts:
+                if wanted.counts(path) and (numbers := _mounted(path, mounts)) is not None:
+                    found += self._hint(path, f"block/{numbers}")
+        return tuple(found)
+
+    def _hint(self, path: str, device: str) -> list[Hint]:
+        cpus = self._near(device)
+        return [] if cpus is None else [Hint(source=path, cpus=cpus)]
+
+    def _near(self, device: str) -> CpuSet | None:
+        """Return the CPUs of the NUMA node that a device, or what it is attached to, is on."""
+        top = (self._root / "sys" / "devices").resolve()
+        place = (self._root / "sys" / "dev" / device).resolve()
+        while top in place.parents:
+            try:
+                node = int((place / "numa_node").read_text())
+            except (OSError, ValueError):
+                place = place.parent
+                continue
+            return self._cpus.get(node)
+        return None
+
+    def _mounts(self) -> Sequence[tuple[str, str]]:
+        """Return mount points with their device numbers, the latest first."""
+        try:
+            text = (self._root / "proc" / "self" / "mountinfo").read_text(errors="replace")
+        except OSError:
+            return ()
+        fields = (line.split(" ", 5) for line in text.splitlines())
+        return [(one[4].replace("\\040", " "), one[2]) for one in fields if len(one) == 6][::-1]
+
+
+def _mounted(path: str, mounts: Sequence[tuple[str, str]]) -> str | None:
+    """Return the numbers of the device that a path is on: of the innermost mount point above it."""
+    inside = [(len(point), numbers) for point, numbers in mounts if _is_under(path, point)]
+    return max(inside, key=lambda one: one[0])[1] if inside else None
+
+
+def _is_under(path: str, pattern: str) -> bool:
+    """Return whether a path is the pattern's, below it, or matches it as a shell would."""
+    plain = pattern.rstrip("/")
+    return path == plain or path.startswith(plain + "/") or fnmatchcase(path, pattern)

@@ -1,0 +1,53 @@
+"""All that is looked at, in order (shell; E2): for ``nodecpu check`` and for the daemon itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nodecpu.config import Config
+from nodecpu.nri.versions import RuntimeVersion
+from nodecpu.preflight.finding import Finding
+from nodecpu.preflight.host import arranged_host, host_findings
+from nodecpu.preflight.kubelet import kubelet_findings, read_kubelet
+from nodecpu.preflight.runtime import (
+    Run,
+    link_finding,
+    nri_finding,
+    read_runtimes,
+    run_program,
+    runtime_findings,
+    version_of,
+)
+from nodecpu.startup import node_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeLink:
+    """The daemon's link to the runtime: whether it is up, and what was at its other end (None: nothing yet)."""
+
+    is_up: bool
+    state: str
+    version: RuntimeVersion | None
+
+
+def local_findings(config: Config, link: RuntimeLink | None, run: Run = run_program) -> Iterator[Finding]:
+    """Yield what is right and wrong on this host. ``link`` None: there is no daemon, so the runtime is asked itself."""
+    root = config.paths.root
+    arranged, machine = arranged_host(config)
+    yield machine
+    yield from host_findings(config)
+    runtimes = read_runtimes(root)
+    if link is None:
+        version = version_of(run)
+        yield nri_finding(config.nri.socket, runtimes, version)
+    else:
+        version = link.version
+        yield link_finding(config.nri.socket, runtimes, version, "" if link.is_up else link.state)
+    yield from runtime_findings(runtimes, version, config.paths.cdi)
+    yield from kubelet_findings(
+        read_kubelet(root, config.paths.kubelet),
+        node=node_name(config),
+        reserved=None if arranged is None else arranged.usable.reserved,
+        pin_memory=config.policy.pin_memory,
+    )

@@ -1,0 +1,108 @@
+"""The host itself: what sysfs tells, cgroups, directories and their modes (shell, read-only; E2)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from nodecpu.arrangement import Arrangement, arrange
+from nodecpu.config import Config
+from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.errors import NodeCpuError
+from nodecpu.preflight.files import read_text
+from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
+from nodecpu.startup import node_name
+from nodecpu.topology.sysfs import read_topology
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def arranged_host(config: Config) -> tuple[Arrangement | None, Finding]:
+    """Return the machine as the configuration arranges it, and whether that can be done."""
+    try:
+        topology = read_topology(config.paths.root)
+        arranged = arrange(config, topology, Cgroups(config.paths.cgroup).kubepods(), node=node_name(config))
+    except NodeCpuError as err:
+        return None, failed("CPUs", err.message, err.hint)
+    usable = arranged.usable
+    seen = f"{len(usable.all)} usable of {len(topology.online)} online, {len(usable.reserved)} reserved"
+    if not usable.grantable:
+        return arranged, failed("CPUs", f"{seen}: none can be given to claims", "lower policy.reserved")
+    return arranged, ok("CPUs", seen)
+
+
+def host_findings(config: Config) -> Iterator[Finding]:
+    """Yield what is right and wrong with cgroups and directories."""
+    paths = config.paths
+    yield _controller(paths.cgroup)
+    yield _private("state directory", paths.state)
+    yield _private("run directory", paths.run)
+    yield _made_in("CDI files", paths.cdi)
+    for name in ("plugins", "plugins_registry"):
+        yield _made_in(f"kubelet's {name}", paths.kubelet / name)
+    if config.kube.enabled:
+        yield _secret("kubeconfig", config.kube.kubeconfig)
+
+
+def _controller(root: Path) -> Finding:
+    """Return whether containers can have cpusets. Source: kernel cgroup-v2, "Enabling and Disabling"."""
+    check = "cpuset controller"
+    controllers = read_text(root / "cgroup.controllers")
+    if controllers is None:
+        if (root / "cpuset").is_dir():
+            return ok(check, f"cgroup v1, {root / 'cpuset'}")
+        return failed(check, f"{root}: no cgroup hierarchy", "mount cgroups there, or set paths.cgroup")
+    if "cpuset" not in controllers.split():
+        return failed(check, f"{root}: the kernel offers no cpuset", "boot without cgroup_disable=cpuset")
+    kubepods = next((root / name for name in ("kubepods.slice", "kubepods") if (root / name).is_dir()), None)
+    for directory in (root, *((kubepods,) if kubepods else ())):
+        if "cpuset" not in (read_text(directory / "cgroup.subtree_control") or "").split():
+            return failed(
+                check,
+                f"{directory}/cgroup.subtree_control has no cpuset",
+                "restart the kubelet, which enables it; with systemd see that no unit disables the controller"
+                " (DisableControllers=)",
+            )
+    return ok(check, f"cgroup v2, enabled{f' in {kubepods.name}' if kubepods else '; no pods yet'}")
+
+
+def _private(check: str, path: Path) -> Finding:
+    """Return whether a directory of ours is ours alone."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ok(check, f"{path} is not there yet, it is made at the start")
+    except OSError as error:
+        return unknown(check, f"{path}: {error.strerror or error}", "run this as root")
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.geteuid() or mode & _OTHERS_WRITE:
+        return failed(check, f"{path}: mode {mode:04o}, owner {found.st_uid}", f"chown root: {path}; chmod 0700 {path}")
+    return ok(check, f"{path}: mode {mode:04o}")
+
+
+def _made_in(check: str, path: Path) -> Finding:
+    """Return whether a directory that others made, or may still make, takes files of ours and of nobody else."""
+    there = next(one for one in (path, *path.parents) if one.exists())
+    try:
+        mode = stat.S_IMODE(there.stat().st_mode)
+    except OSError as error:
+        return unknown(check, f"{there}: {error.strerror or error}", "run this as root")
+    if not there.is_dir():
+        return failed(check, f"{there} is no directory", f"remove {there}, or configure another path")
+    if not os.access(there, os.W_OK | os.X_OK):
+        return failed(check, f"{there} cannot be written to", "run as root; is the file system read-only?")
+    if there == path and mode & stat.S_IWOTH:
+        return failed(check, f"{path}: mode {mode:04o}, everybody may write", f"chmod o-w {path}")
+    return ok(check, f"{path}" if there == path else f"{path} is not there yet")
+
+
+def _secret(check: str, path: Path) -> Finding:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        return failed(check, f"{path}: {error.strerror or error}", "put the credentials there, or set kube.kubeconfig")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return warning(check, f"{path}: mode {mode:04o}, others may read it", f"chmod 0600 {path}")
+    return ok(check, f"{path}: mode {mode:04o}")

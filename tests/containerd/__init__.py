@@ -1,0 +1,1 @@
+"""A real containerd on this host, and a node around it."""

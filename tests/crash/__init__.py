@@ -1,0 +1,1 @@
+"""The daemon killed at named points and at random moments, and looked at from outside."""

@@ -1,0 +1,74 @@
+"""The verb ``lab``: its exit code tells whether all came out as it should, and nothing is left behind."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodecpu.errors import ConfigError
+from nodecpu.lab.run import main
+
+pytestmark = pytest.mark.lab
+
+WRONG = """
+title = "A wrong expectation"
+[play]
+steps = [
+  { daemon = "start" },
+  { see_devices = { cpudevnuma000 = 5 }, within_s = 0.1 },
+]
+"""
+DEAD = """
+title = "A daemon that cannot start"
+[daemon.policy]
+colour = "red"
+[play]
+steps = [{ daemon = "start" }]
+"""
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for temporary ones, to see what is left; its path is short, since socket paths are."""
+    del tmp_path  # made before: it must not be made in the room
+    with tempfile.TemporaryDirectory(prefix="room") as room:
+        monkeypatch.setattr(tempfile, "tempdir", room)
+        yield Path(room)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        pytest.param(WRONG, "step 2 (see_devices ): published are", id="wrong expectation"),
+        pytest.param(DEAD, "step 1 (daemon start): the daemon ended with 78", id="daemon dies"),
+    ],
+)
+def test_failing_step_is_told_and_gives_exit_code_1(
+    content: str, why: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(content)
+    assert main(["--scenario", str(file)]) == 1
+    assert why in capsys.readouterr().out
+    assert not list(room.iterdir())
+
+
+def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    assert "demo" in capsys.readouterr().out
+
+
+def test_kept_directory_holds_the_log_and_the_configuration(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--keep", "--scenario", "numa-devices-offer-their-cpus"]) == 0
+    kept = next(iter(room.iterdir()))
+    assert f"kept in {kept}" in capsys.readouterr().out
+    assert {"daemon.log", "nodecpu.toml", "cgroup", "host"} <= {file.name for file in kept.iterdir()}
+
+
+def test_machine_that_is_not_understood_is_told_as_such(room: Path) -> None:
+    with pytest.raises(ConfigError, match="'cores 6' is not understood"):
+        main(["--machine", "cores 6", "--scenario", "on-any-machine"])
+    assert not list(room.iterdir())

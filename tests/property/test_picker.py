@@ -1,0 +1,121 @@
+"""The picker against the optimum found by looking at every subset of small machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodecpu.cpuset import CpuSet
+from nodecpu.policy.picker import Unit, build_units, pick
+from nodecpu.topology.model import Topology
+from tests.unit.policy.machines import N4C16, Shape, build_topology
+
+SMALL = {
+    "2 sockets of 3 cores": Shape(sockets=2, cores=3),
+    "2 nodes of 3 cores": Shape(nodes=2, cores=3),
+    "3 caches of 2 cores": Shape(cores=6, l3_cores=2),
+    "4 nodes of 3 single-threaded cores": Shape(sockets=2, nodes=2, cores=3, threads=1),
+    "3 cores of 4 threads": Shape(cores=3, threads=4),
+}
+UNEVEN = {
+    "caches of uneven cores": Shape(nodes=2, cores=4, l3_cores=2, single_cores=(1, 2, 5, 7)),
+    "nodes of uneven cores": Shape(nodes=2, cores=2, threads=4, single_cores=(1, 3)),
+}
+ALL = st.sampled_from([*SMALL.values(), *UNEVEN.values(), N4C16])
+
+
+@cache
+def built(shape: Shape) -> tuple[Topology, Unit]:
+    topology = build_topology(shape)
+    return topology, build_units(topology)
+
+
+def spans(topology: Topology, cpus: CpuSet) -> tuple[int, int, int]:
+    """Return how many NUMA nodes, L3 groups and cores these CPUs touch."""
+    levels: Sequence[Sequence[CpuSet]] = (
+        [node.cpus for node in topology.numa],
+        [cache.cpus for cache in topology.l3],
+        [core.cpus for core in topology.cores],
+    )
+    nodes, caches, cores = (sum(not cpus.isdisjoint(group) for group in level) for level in levels)
+    return nodes, caches, cores
+
+
+@pytest.mark.parametrize("shape", SMALL.values(), ids=list(SMALL))
+def test_empty_machine_is_never_spanned_wider_than_any_subset_would(shape: Shape) -> None:
+    """K1, quality "Placement": nodes, caches and cores are each the least possible."""
+    topology, machine = built(shape)
+    for count in range(1, len(topology.online) + 1):
+        cpus = pick(machine, topology.online, count)
+        assert cpus is not None
+        least = [min(level) for level in zip(*every_span(topology, topology.online, count), strict=True)]
+        assert list(spans(topology, cpus)) == least, f"{count} CPUs: {cpus}"
+
+
+@pytest.mark.parametrize("shape", UNEVEN.values(), ids=list(UNEVEN))
+def test_uneven_cores_do_not_widen_the_span_of_nodes_and_caches(shape: Shape) -> None:
+    """K1: how many cores it takes is then a matter of which ones."""
+    topology, machine = built(shape)
+    for count in range(1, len(topology.online) + 1):
+        cpus = pick(machine, topology.online, count)
+        assert cpus is not None
+        least = [min(level) for level in zip(*every_span(topology, topology.online, count), strict=True)]
+        assert list(spans(topology, cpus))[:2] == least[:2], f"{count} CPUs: {cpus}"
+
+
+def every_span(topology: Topology, free: CpuSet, count: int) -> list[tuple[int, int, int]]:
+    return [spans(topology, CpuSet(subset)) for subset in combinations(free, count)]
+
+
+@given(ALL, st.data())
+def test_pick_is_within_the_free_set_has_the_asked_size_and_is_always_the_same(
+    shape: Shape, data: st.DataObject
+) -> None:
+    """K1, C2: whatever was asked before."""
+    topology, machine = built(shape)
+    free = CpuSet(data.draw(st.sets(st.integers(0, len(topology.online) + 1))))
+    count = data.draw(st.integers(0, len(topology.online)))
+    cpus = pick(machine, free, count)
+    if count > len(free & topology.online):
+        assert cpus is None
+        return
+    assert cpus is not None
+    assert len(cpus) == count
+    assert cpus <= free & topology.online
+    assert pick(build_units(topology), free, count) == cpus
+
+
+@settings(max_examples=60)
+@given(ALL, st.data())
+def test_request_that_fits_one_unit_stays_in_one(shape: Shape, data: st.DataObject) -> None:
+    """K1: on any free set, one node, cache or core is enough whenever it can be."""
+    topology, machine = built(shape)
+    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1)))
+    count = data.draw(st.integers(1, len(free)))
+    cpus = pick(machine, free, count)
+    assert cpus is not None
+    groups = [*(n.cpus for n in topology.numa), *(g.cpus for g in topology.l3), *(g.cpus for g in topology.cores)]
+    holding = [group for group in groups if len(group & free) >= count]
+    if holding:
+        least = min(len(group) for group in holding)
+        assert any(cpus <= group for group in holding if len(group) == least)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(list(SMALL.values())), st.data())
+def test_two_threads_are_one_core_whenever_a_whole_core_is_free(shape: Shape, data: st.DataObject) -> None:
+    """K1, U1: a request of whole cores breaks none while its home has enough whole ones."""
+    topology, machine = built(shape)
+    threads = max(len(core.cpus) for core in topology.cores)
+    whole = [core.cpus for core in topology.cores if len(core.cpus) == threads]
+    kept = data.draw(st.lists(st.sampled_from(whole), min_size=1, unique=True))
+    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)))))
+    for core in kept:
+        free |= core
+    cpus = pick(machine, free, threads)
+    assert cpus in whole

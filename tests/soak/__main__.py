@@ -1,0 +1,26 @@
+"""``python -m tests.soak [EVENTS [SEED]]``: a million events by default, two lives at a time."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.soak.run import Report, soak
+
+
+def main(events: int, seed: int) -> int:
+    workers = min(os.cpu_count() or 1, 8)
+    with ProcessPoolExecutor(workers) as pool:
+        share = -(-events // workers)
+        reports: list[Report] = list(pool.map(soak, [share] * workers, range(seed, seed + workers)))
+    for report in reports:
+        print(report.text())  # noqa: T201
+    print(f"{sum(report.events.total() for report in reports)} events, 0 violations")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    numbers = [int(argument) for argument in sys.argv[1:]]
+    count, first = [*numbers, *(1_000_000, 1)[len(numbers) :]]
+    sys.exit(main(count, first))

@@ -1,0 +1,64 @@
+"""A short soak; ``make soak`` plays a million events. What it found stays here as a stream of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.soak.events import Event, stream
+from tests.soak.run import fails, shorten, soak
+
+FOUND = {
+    "claim released and allocated anew while a container holds it": [
+        Event("prepare", 808, 18605, 62309),
+        Event("create_holder", 59557, 53376, 46532),
+        Event("unprepare", 55793, 61452, 60752),
+        Event("prepare", 33421, 25923, 3218),
+    ],
+    "all reserved CPUs claimed before they were reserved": [
+        Event("prepare", 26396, 14236, 27359),
+        Event("create", 12753, 19942, 52553),
+        Event("other_reserved", 52115, 34762, 28765),
+        Event("synchronize", 64554, 56845, 18496),
+        Event("audit", 21387, 23626, 2900),
+    ],
+}
+
+
+def test_everything_that_can_happen_to_a_node_in_any_order_breaks_nothing() -> None:
+    """R1, R2, R3, R7, T7, C5, C6, C11, C12, L4, G9, G11, U34, U35, U37, U39, U48, U51, U78."""
+    report = soak(10_000, seed=1)
+    assert report.events.total() == 10_000
+    assert report.files[-1] == report.files[0]
+
+
+@pytest.mark.parametrize("events", FOUND.values(), ids=FOUND)
+def test_what_was_found_once_stays_mended(events: list[Event]) -> None:
+    """C6, R3."""
+    assert fails(events) is None
+
+
+def test_equal_seeds_give_equal_streams() -> None:
+    assert stream(3, 5, 100) == stream(3, 5, 100) != stream(3, 6, 100)
+
+
+@dataclass
+class Player:
+    """A life that fails alike whenever two events of one kind were played, and otherwise in another way."""
+
+    played: int = 0
+    streams: list[int] = field(default_factory=list)
+
+    def fails(self, events: list[Event]) -> tuple[int, str] | None:
+        self.streams.append(len(events))
+        at = [number for number, event in enumerate(events) if event.kind == "drift"]
+        return (at[1], "Broken: container c1 moved") if len(at) > 1 else None
+
+
+def test_failing_stream_is_made_as_short_as_it_can_be() -> None:
+    events = [event for event in stream(1, 0, 400) if event.kind != "drift"]
+    events[50:50] = [Event("drift", 1, 1, 1)]
+    events[200:200] = [Event("drift", 2, 2, 2)]
+    player = Player()
+    assert [event.a for event in shorten(events, "Broken: container c77 moved", fails=player.fails)] == [1, 2]

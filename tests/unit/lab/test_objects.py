@@ -1,0 +1,160 @@
+"""The API server's rules: versions, conflicts, status, finalizers, watches, validation of slices."""
+
+from __future__ import annotations
+
+import pytest
+
+from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, text, without
+from nodecpu.lab.objects import CLAIMS, NODES, PODS, SLICES, ApiError, Key, ObjectStore, slice_faults
+
+POD = Key(kind=PODS, namespace="default", name="a")
+
+
+def store() -> ObjectStore:
+    return ObjectStore(now=lambda: "2026-01-01T00:00:00Z")
+
+
+def pod(name: str = "a", **spec: Json) -> JsonObject:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def test_created_object_has_identity_and_no_status() -> None:
+    made = store().create(PODS, "default", pod() | {"status": {"phase": "Running"}})
+    assert text(made, "kind") == "Pod"
+    assert text(made, "metadata", "uid")
+    assert text(made, "metadata", "resourceVersion") == "101"
+    assert "status" not in made
+
+
+def test_generated_name_has_a_suffix() -> None:
+    made = store().create(SLICES, "", {"metadata": {"generateName": "00000-x-"}, "spec": {}})
+    name = text(made, "metadata", "name")
+    assert name.startswith("00000-x-")
+    assert len(name) == len("00000-x-") + 5
+
+
+def test_second_object_of_a_name_is_refused() -> None:
+    objects = store()
+    objects.create(PODS, "default", pod())
+    with pytest.raises(ApiError, match="already exists") as failed:
+        objects.create(PODS, "default", pod())
+    assert failed.value.status == 409
+
+
+def test_update_with_an_old_version_conflicts_and_changes_nothing() -> None:
+    objects = store()
+    old = objects.create(PODS, "default", pod(nodeName="x"))
+    objects.update(POD, old | {"spec": {"nodeName": "y"}})
+    with pytest.raises(ApiError, match="object has been modified") as failed:
+        objects.update(POD, old | {"spec": {"nodeName": "z"}})
+    assert failed.value.status == 409
+    assert text(objects.get(POD), "spec", "nodeName") == "y"
+
+
+def test_main_and_status_are_written_apart() -> None:
+    objects = store()
+    made = objects.create(PODS, "default", pod(nodeName="x"))
+    after = objects.update(POD, made | {"spec": {"nodeName": "y"}, "status": {"phase": "Running"}}, status=True)
+    assert text(after, "spec", "nodeName") == "x"
+    after = objects.update(POD, after | {"spec": {"nodeName": "y"}, "status": {}})
+    assert text(after, "status", "phase") == "Running"
+    assert leaf(after, "metadata", "generation") == 2
+
+
+def test_update_without_difference_makes_no_version() -> None:
+    objects = store()
+    made = objects.create(NODES, "", {"metadata": {"name": "n"}, "spec": {}})
+    objects.update(Key(kind=NODES, namespace="", name="n"), made)
+    assert objects.version == 101
+
+
+def test_finalizer_keeps_an_object_and_uid_precondition_protects_it() -> None:
+    objects = store()
+    key = Key(kind=CLAIMS, namespace="default", name="c")
+    made = objects.create(CLAIMS, "default", {"metadata": {"name": "c", "finalizers": ["x/y"]}})
+    with pytest.raises(ApiError, match="precondition"):
+        objects.delete(key, uid="another")
+    marked = objects.delete(key, uid=text(made, "metadata", "uid"))
+    assert text(marked, "metadata", "deletionTimestamp")
+    objects.patch(key, {"metadata": {"finalizers": None}})
+    objects.delete(key)
+    with pytest.raises(ApiError, match="not found"):
+        objects.get(key)
+
+
+def test_changes_are_told_from_a_version_on_until_they_are_forgotten() -> None:
+    objects = store()
+    objects.create(PODS, "default", pod("a"))
+    objects.create(PODS, "default", pod("b"))
+    objects.remove(POD)
+    assert [change.type for change in objects.changes_after(101)] == ["ADDED", "DELETED"]
+    objects.forget()
+    assert objects.changes_after(objects.version) == []
+    with pytest.raises(ApiError, match="too old resource version") as failed:
+        objects.changes_after(101)
+    assert failed.value.status == 410
+
+
+def test_field_selectors_choose() -> None:
+    objects = store()
+    objects.create(PODS, "default", pod("a", nodeName="x"))
+    objects.create(PODS, "other", pod("b", nodeName="x"))
+    objects.create(PODS, "default", pod("c", nodeName="y"))
+    names = [text(one, "metadata", "name") for one in objects.find(PODS, "", "spec.nodeName=x")]
+    assert names == ["a", "b"]
+    assert len(objects.find(PODS, "default", "spec.nodeName!=x,metadata.name=c")) == 1
+    with pytest.raises(ApiError, match="field selector"):
+        objects.find(PODS, "", "nonsense")
+
+
+def test_what_is_handed_out_is_a_copy() -> None:
+    objects = store()
+    made = objects.create(PODS, "default", pod(nodeName="x"))
+    spec = made["spec"]
+    assert isinstance(spec, dict)
+    spec["nodeName"] = "y"
+    assert text(objects.get(POD), "spec", "nodeName") == "x"
+
+
+def device(**changes: Json) -> JsonObject:
+    capacity: JsonObject = {"value": "4", "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}}}
+    whole: JsonObject = {"name": "d", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": capacity}}
+    return whole | changes
+
+
+def slices(*devices: JsonObject) -> JsonObject:
+    return {"spec": {"pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": list(devices)}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        pytest.param(device(allowMultipleAllocations=False), "only with allowMultipleAllocations", id="policy alone"),
+        pytest.param(device(attributes={"a": {"int": 1, "bool": True}}), "exactly one value", id="two values"),
+        pytest.param(device(attributes={"a": {"string": "x" * 65}}), "longer than 64", id="long text"),
+        pytest.param(device(attributes={f"a{n}": {"int": n} for n in range(32)}), "too many", id="many attributes"),
+        pytest.param(
+            device(capacity={"c": {"value": "1", "requestPolicy": {"validRange": {"min": "1"}}}}),
+            "default: Required",
+            id="range without default",
+        ),
+    ],
+)
+def test_slices_that_a_real_server_refuses_are_refused(changed: JsonObject, fault: str) -> None:
+    assert slice_faults(slices(device())) == []
+    assert any(fault in found for found in slice_faults(slices(changed)))
+    assert any("Duplicate" in found for found in slice_faults(slices(device(), device())))
+
+
+def test_merge_patch_follows_rfc_7396() -> None:
+    assert merged({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": None, "e": 3}, "d": [2]}) == {
+        "a": {"c": 2, "e": 3},
+        "d": [2],
+    }
+
+
+def test_paths_are_taken_out_of_every_entry() -> None:
+    value: JsonObject = {"spec": {"devices": [{"name": "a", "taints": []}, {"name": "b", "taints": []}]}}
+    cut = without(value, ("spec", "devices", "*", "taints"))
+    assert cut == {"spec": {"devices": [{"name": "a"}, {"name": "b"}]}}
+    assert node(value, "spec") == {"devices": [{"name": "a", "taints": []}, {"name": "b", "taints": []}]}

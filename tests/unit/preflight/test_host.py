@@ -1,0 +1,107 @@
+"""The host as it is found: CPUs, cgroups, directories (E2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nodecpu.config import Config, Kube, parse
+from nodecpu.lab.machine import parse_machine, write_machine
+from nodecpu.preflight.finding import Finding, Grade
+from nodecpu.preflight.host import arranged_host, host_findings
+
+
+def config(root: Path, extra: str = "") -> Config:
+    write_machine(parse_machine("1 socket, 1 node, 2 cores, 2 threads"), root)
+    for name in ("cgroup", "state", "run", "cdi", "kubelet/plugins", "kubelet/plugins_registry"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (root / name).chmod(0o700)
+    (root / "kubeconfig").touch(0o600)
+    names = {"root": "", "cgroup": "cgroup", "cdi": "cdi", "kubelet": "kubelet", "state": "state", "run": "run"}
+    paths = "\n".join(f'{key} = "{root / name}"' for key, name in names.items())
+    return parse(f'{extra}\n[paths]\n{paths}\n[kube]\nkubeconfig = "{root}/kubeconfig"\n', "x")
+
+
+def unified(root: Path, *, subtree: str = "cpuset cpu", kubepods: str | None = "cpuset") -> None:
+    (root / "cgroup/cgroup.controllers").write_text("cpuset cpu memory\n")
+    (root / "cgroup/cgroup.subtree_control").write_text(subtree)
+    if kubepods is not None:
+        (root / "cgroup/kubepods.slice").mkdir()
+        (root / "cgroup/kubepods.slice/cgroup.subtree_control").write_text(kubepods)
+
+
+def found(config: Config) -> Mapping[str, Finding]:
+    return {one.check: one for one in host_findings(config)}
+
+
+def test_host_that_is_right_is_found_so(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    unified(tmp_path)
+    assert {one.check: one.grade for one in host_findings(made) if one.grade is not Grade.OK} == {}
+    assert arranged_host(made)[1].seen == "4 usable of 4 online, 0 reserved"
+
+
+def test_reserving_everything_leaves_nothing_to_give(tmp_path: Path) -> None:
+    arranged, finding = arranged_host(config(tmp_path, 'policy.reserved = "0-3"'))
+    assert arranged is not None
+    assert (finding.grade, finding.remedy) == (Grade.FAILED, "lower policy.reserved")
+
+
+def test_machine_that_cannot_be_read_is_a_finding_not_a_crash(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    (tmp_path / "sys/devices/system/cpu/online").unlink()
+    arranged, finding = arranged_host(made)
+    assert arranged is None
+    assert finding.grade is Grade.FAILED
+
+
+@pytest.mark.parametrize(
+    ("subtree", "kubepods", "grade"),
+    [
+        ("cpuset cpu", None, Grade.OK),
+        ("cpu memory", "cpuset", Grade.FAILED),
+        ("cpuset", "cpu memory", Grade.FAILED),
+    ],
+)
+def test_cpuset_has_to_be_delegated_down_to_the_pods(
+    tmp_path: Path, subtree: str, kubepods: str | None, grade: Grade
+) -> None:
+    made = config(tmp_path)
+    unified(tmp_path, subtree=subtree, kubepods=kubepods)
+    assert found(made)["cpuset controller"].grade is grade
+
+
+def test_kernel_without_cpuset_and_no_hierarchy_at_all(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    assert "no cgroup hierarchy" in found(made)["cpuset controller"].seen
+    (tmp_path / "cgroup/cpuset").mkdir()
+    assert found(made)["cpuset controller"].grade is Grade.OK
+    (tmp_path / "cgroup/cgroup.controllers").write_text("cpu memory\n")
+    assert "offers no cpuset" in found(made)["cpuset controller"].seen
+
+
+def test_directories_that_others_may_write_are_found(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    (tmp_path / "state").chmod(0o777)
+    (tmp_path / "cdi").chmod(0o777)
+    (tmp_path / "kubeconfig").chmod(0o644)
+    findings = found(made)
+    assert findings["state directory"].remedy == f"chown root: {tmp_path}/state; chmod 0700 {tmp_path}/state"
+    assert findings["CDI files"].remedy == f"chmod o-w {tmp_path}/cdi"
+    assert findings["kubeconfig"].grade is Grade.WARNING
+
+
+def test_missing_things_are_told_apart(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    (tmp_path / "kubeconfig").unlink()
+    (tmp_path / "cdi").rmdir()
+    (tmp_path / "cdi").write_text("a file")
+    (tmp_path / "state").rmdir()
+    findings = found(made)
+    assert findings["kubeconfig"].grade is Grade.FAILED
+    assert findings["CDI files"].seen == f"{tmp_path}/cdi is no directory"
+    assert findings["state directory"].grade is Grade.OK
+    assert "kubeconfig" not in found(replace(made, kube=Kube(enabled=False)))

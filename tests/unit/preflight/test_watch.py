@@ -1,0 +1,105 @@
+"""The daemon's own preflight: decides to stand aside, reports what changed, and only that (E2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from nodecpu.aside import Aside
+from nodecpu.dra.publish import PublishStatus
+from nodecpu.log import LineFormatter
+from nodecpu.nri.versions import runtime_version
+from nodecpu.preflight.checks import RuntimeLink
+from nodecpu.preflight.finding import Grade
+from nodecpu.preflight.watch import Preflight, Views
+from tests.unit.preflight.test_host import config
+
+UP = RuntimeLink(is_up=True, state="connected", version=runtime_version("containerd", "2.4.0", ""))
+AWAY = RuntimeLink(is_up=False, state="away", version=None)
+
+
+def policy(root: Path, name: str) -> None:
+    (root / "kubelet/cpu_manager_state").write_text(json.dumps({"policyName": name}))
+
+
+class Scene:
+    def __init__(self, root: Path) -> None:
+        self.config = config(root)
+        self.link = UP
+        self.published: PublishStatus | None = None
+        self.changes: list[str] = []
+        self.changed = asyncio.Event()
+        self.aside = Aside(self._note)
+        views = Views(
+            config=lambda: self.config, link=lambda: self.link, api=lambda: None, published=lambda: self.published
+        )
+        self.preflight = Preflight(views, self.aside, node="n1", quick_s=0.001, full_s=1000)
+
+    def _note(self) -> None:
+        self.changes.append(self.aside.reason)
+        self.changed.set()
+
+
+def test_decision_comes_before_anything_else(tmp_path: Path) -> None:
+    """U94: a static CPU manager is found before the first container could be pinned."""
+    scene = Scene(tmp_path)
+    policy(tmp_path, "static")
+    scene.preflight.decide()
+    scene.preflight.decide()
+    assert scene.changes == ["the kubelet's CPU manager is static, by its state file"]
+
+
+def test_aside_ends_when_the_kubelet_was_set_right(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    policy(tmp_path, "static")
+    scene.preflight.decide()
+    assert scene.aside.reason
+
+    async def run() -> None:
+        scene.changed.clear()
+        policy(tmp_path, "none")
+        task = asyncio.create_task(scene.preflight.run())
+        async with asyncio.timeout(30):
+            await scene.changed.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+    assert scene.changes[-1] == ""
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [LineFormatter(prefixed=False).format(record) for record in caplog.records]
+    return [line for line in lines if "NRI socket" in line]
+
+
+def test_what_is_wrong_is_logged_once_and_again_when_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene(tmp_path)
+    scene.link = AWAY
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(scene.preflight.look())
+        first = told(caplog)
+        asyncio.run(scene.preflight.look())
+        assert told(caplog) == first
+    assert len(first) == 1
+    assert "disable = false" in first[0]
+    scene.link = UP
+    asyncio.run(scene.preflight.look())
+    assert next(one for one in scene.preflight.findings if one.check == "NRI socket").grade is Grade.OK
+
+
+def test_fields_that_the_server_drops_tell_a_gate_that_is_off(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    assert not [one for one in scene.preflight.findings if one.check == "feature gates"]
+    scene.published = PublishStatus(in_step=True)
+    assert [one.grade for one in scene.preflight.findings] == [Grade.OK]
+    scene.published = PublishStatus(dropped=("devices.capacity",), withheld=True)
+    (finding,) = scene.preflight.findings
+    assert finding.grade is Grade.FAILED
+    assert "DRAConsumableCapacity" in finding.remedy
