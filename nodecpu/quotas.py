@@ -8,6 +8,7 @@ Both are looked at again by the audit.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Protocol
 
 from nodecpu.books import Books
@@ -52,10 +53,17 @@ class Quotas:
         self._pods = pods
         self._told: set[PodUID] = set()
 
-    def cover(self, uid: PodUID, *, lift: bool) -> None:
-        """Have a pod's quota cover what its containers own."""
-        grants = [grant for grant in self._books.ledger.containers.values() if grant.pod_uid == uid]
-        self._cover(grants, lift=lift)
+    def covered(self, grant: ContainerGrant, *, lift: bool) -> ContainerGrant:
+        """Have a pod's quota cover what its containers will own with one that is about to be entered.
+
+        Returns its grant: without a quota of ours where the pod's stays too low, since a kernel with cgroup v1 would
+        refuse it.
+        """
+        others = self._books.ledger.containers.values()
+        grants = [grant, *(one for one in others if one.pod_uid == grant.pod_uid and one.id != grant.id)]
+        if self._cover(grants, lift=lift) or grant.quota_us is None or grant.quota_us < 0:
+            return grant
+        return replace(grant, quota_us=None, reason=f"{grant.reason}; its pod's CPU quota is too low for what it owns")
 
     def audit(self, *, lift: bool) -> None:
         """Look at the quotas of all pods and containers that own CPUs."""
@@ -72,14 +80,15 @@ class Quotas:
                     self._counters.repairs["quota"] += 1
                     _log(logging.WARNING, "container's CPU quota raised to cover what it owns", grant, grant.quota_us)
 
-    def _cover(self, grants: list[ContainerGrant], *, lift: bool) -> None:
+    def _cover(self, grants: list[ContainerGrant], *, lift: bool) -> bool:
+        """Return whether the pod of these containers has the quota it needs, now."""
         where = next((grant for grant in grants if grant.path), None)
         if where is None:
-            return
+            return True
         spec = self._pods.spec_of(where.pod_uid)
         need_us = pod_quota_us(grants, None if spec is None else spec.pod_limit_mcpu)
         if need_us is None:
-            return
+            return True
         outcome = self._files.cover_pod(where.path, need_us, lift=lift)
         if outcome is Cover.RAISED:
             self._counters.repairs["pod-quota"] += 1
@@ -89,6 +98,7 @@ class Quotas:
             words = "pod's CPU quota throttles CPUs that its containers own; raise or remove its CPU limits"
             _log(logging.WARNING, words, where, need_us)
             self._pods.tell(where, "QuotaThrottles", words)
+        return outcome is not Cover.TOO_LOW
 
 
 def _log(level: int, words: str, grant: ContainerGrant, need_us: int) -> None:

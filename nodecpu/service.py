@@ -187,7 +187,6 @@ class Service:
             self.reports.report(self._subject(sandbox), "ContainerRefused", str(err))
             raise
         placement = self.books.placement(container.id)
-        self._cover_pod(sandbox.uid)
         if placement is not None:
             self.books.pending.create(container.id, placement)
         updates = self._reply(self.books.pending.due(besides=container.id))
@@ -207,7 +206,6 @@ class Service:
         placement = self.books.placement(container.id)
         if placement is None:
             return self._reply(due)
-        self._cover_pod(sandbox.uid)
         own = Update(container_id=container.id, placement=merged(placement, wanted))
         return self._reply((own, *due))
 
@@ -595,10 +593,6 @@ class Service:
         uid = grant.pod_uid if spec is None else spec.uid
         self.reports.report(Subject(kind=POD, namespace=grant.namespace, name=grant.pod, uid=uid), reason, message)
 
-    def _cover_pod(self, uid: PodUID) -> None:
-        if self._quotas is not None:
-            self._quotas.cover(uid, lift=self.rules.lift_pod_quota)
-
     def _subject(self, sandbox: Sandbox) -> Subject:
         """Return the pod as the API server knows it: a static pod is known there by its mirror's UID."""
         spec = self._pods.get(sandbox.uid)
@@ -616,6 +610,8 @@ class Service:
         return same and self.books.ledger.grantable(previous.exclusive) == previous.exclusive
 
     def _enter(self, grant: ContainerGrant) -> None:
+        if self._quotas is not None:
+            grant = self._quotas.covered(grant, lift=self.rules.lift_pod_quota)
         self.books.enact(Change(put_containers=(grant, *make_memory_room(self.books.ledger, grant))))
         placement = self.books.placement(grant.id)
         kv(

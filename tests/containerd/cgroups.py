@@ -38,6 +38,23 @@ class Cgroups:
         """Return the memory nodes of the cgroup."""
         return NodeSet.parse(self._read(cgroup, "cpuset.mems.effective" if self.unified else "cpuset.effective_mems"))
 
+    def quota_us(self, cgroup: str) -> int:
+        """Return the CFS quota of each 100 ms, -1 for none."""
+        place = self._cpu(cgroup)
+        if self.unified:
+            quota = (place / "cpu.max").read_text().split()[0]
+            return -1 if quota == "max" else int(quota)
+        return int((place / "cpu.cfs_quota_us").read_text())
+
+    def limit(self, cgroup: str, quota_us: int) -> None:
+        """Set a CFS quota of each 100 ms, as the kubelet does to a pod."""
+        place = self._cpu(cgroup)
+        (place / ("cpu.max" if self.unified else "cpu.cfs_quota_us")).write_text(str(quota_us))
+
+    def _cpu(self, cgroup: str) -> Path:
+        root = self.cpuset if self.unified else next(one for one in self.roots if (one / "cpu.shares").exists())
+        return root / cgroup.lstrip("/")
+
     def remove(self, cgroup: str, *, timeout_s: float = 0.0) -> None:
         """Remove the cgroup and all below it from every hierarchy.
 

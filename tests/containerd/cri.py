@@ -46,12 +46,16 @@ class RunningPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container that sleeps; ``shares`` are CPU shares (2: no CPU request), ``cdi`` qualified CDI device names."""
+    """A container that sleeps; ``shares`` are CPU shares (2: no CPU request), ``cdi`` qualified CDI device names.
+
+    ``quota_us`` is the CFS quota of each 100 ms, 0 for none.
+    """
 
     name: str = "main"
     cdi: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     shares: int = 2
+    quota_us: int = 0
 
 
 class Cri:
@@ -103,7 +107,9 @@ class Cri:
             labels={**_labels(running.pod), "io.kubernetes.container.name": container.name},
             log_path=f"{container.name}.log",
             linux=cri.LinuxContainerConfig(
-                resources=cri.LinuxContainerResources(cpu_period=100_000, cpu_shares=container.shares),
+                resources=cri.LinuxContainerResources(
+                    cpu_period=100_000, cpu_shares=container.shares, cpu_quota=container.quota_us
+                ),
                 security_context=cri.LinuxContainerSecurityContext(namespace_options=on_host),
             ),
             CDI_devices=[cri.CDIDevice(name=device) for device in container.cdi],

@@ -23,6 +23,7 @@ from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.lab.apiserver import ApiServer
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.jsontree import JsonObject, text
+from nodecpu.lab.podspec import mcpu, quota_us
 from nodecpu.lab.registry import Registry
 from nodecpu.lab.scheduler import Want
 from nodecpu.lab.stage import DRIVER, Daemon
@@ -122,14 +123,21 @@ class Node:
         answer = (await self.registry.driver(DRIVER).unprepare(request)).claims[claim.uid]
         assert answer.error == ""
 
-    async def run(self, name: str, claim: Claim | None = None) -> Started:
-        """Run a pod with one BestEffort container, which holds the claim if there is one."""
+    async def run(self, name: str, claim: Claim | None = None, *, limit: str = "") -> Started:
+        """Run a pod with one container, which holds the claim if there is one: BestEffort without a CPU limit.
+
+        With one, the pod's cgroup gets the quota as well, before the container is created.
+        """
         container: JsonObject = {"name": "main", "image": "test"}
         spec: JsonObject = {"containers": [container]}
+        resources: JsonObject = {"limits": {"cpu": limit}, "requests": {"cpu": limit}} if limit else {}
         if claim is not None:
-            container["resources"] = {"claims": [{"name": "cpus"}]}
+            resources["claims"] = [{"name": "cpus"}]
             spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": claim.name}]
-        return await self._run(name, spec, Container(cdi=() if claim is None else claim.cdi_ids))
+        container["resources"] = resources
+        quota = quota_us(mcpu(limit)) if limit else 0
+        cdi = () if claim is None else claim.cdi_ids
+        return await self._run(name, spec, Container(cdi=cdi, quota_us=quota))
 
     async def run_forged(self, name: str, environment: tuple[tuple[str, str], ...]) -> Started:
         """Run a pod without any claim whose container sets variables of its own."""
@@ -140,6 +148,8 @@ class Node:
         made = self.cluster.create_pod(NAMESPACE, name, spec, {})
         pod = Pod(name=name, uid=text(made, "metadata", "uid"), namespace=NAMESPACE)
         running = await asyncio.to_thread(self.containerd.cri.run_pod, pod)
+        if container.quota_us:
+            self.cgroups.limit(pod.cgroup, container.quota_us)
         async with asyncio.timeout(CREATE_TIMEOUT_S):
             while True:
                 try:

@@ -172,3 +172,19 @@ def connections(node: Node) -> int:
 def test_the_machine_has_the_two_cpus_that_the_stories_need() -> None:
     assert len(online()) >= 2
     assert isinstance(online(), CpuSet)
+
+
+def test_limit_throttles_neither_the_holder_nor_its_pod() -> None:
+    """G14: with cgroup v1 the kernel lets no container have more than its pod, so the pod is raised first."""
+
+    async def story(node: Node) -> None:
+        claim = await node.prepare("one", 1)
+        holder = await node.run("holder", claim, limit="1m")
+        assert node.cpus(holder) == claim.cpus
+        assert node.cgroups.quota_us(holder.cgroup) == -1
+        assert node.cgroups.quota_us(holder.running.pod.cgroup) == 100_000
+        shared = await node.run("shared", limit="200m")
+        assert node.cgroups.quota_us(shared.cgroup) == 20_000
+        assert node.cgroups.quota_us(shared.running.pod.cgroup) == 20_000
+
+    play(story)

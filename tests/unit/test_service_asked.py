@@ -205,6 +205,23 @@ def test_quotas_that_somebody_lowers_again_are_raised_by_the_audit(scene: Scene)
     play(scene, story)
 
 
+def test_no_quota_above_the_pods_where_that_cannot_be_raised(scene: Scene) -> None:
+    """G14: with cgroup v1 the kernel would refuse the container."""
+    scene.runtime.quotas = FakeQuotas(pods={"/kubepods/c1": 20_000}, refuses=True)
+
+    async def story(node: Node) -> None:
+        wanted = claim(1, (NODE_1, 2))
+        await node.prepare(wanted)
+        pod = PodShape(number=1, qos=QoS.BURSTABLE, request_mcpu=100, limit_mcpu=200, claims=("claim-1",))
+        node.service.pod_seen(pod.spec)
+        creation = node.service.create_container(pod.sandbox, pod.container("c1", node.env_of(wanted.uid)))
+        assert creation.placement is not None
+        assert creation.placement.quota_us is None
+        assert "quota is too low" in node.service.books.ledger.containers[ContainerID("c1")].reason
+
+    play(scene, story)
+
+
 def test_pods_quota_that_stays_too_low_is_told_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """G14: where it is not to be lifted."""
     scene.runtime.quotas = FakeQuotas(pods={"/kubepods/c1": 1_000})
