@@ -95,6 +95,26 @@ def _parser() -> argparse.ArgumentParser:
         help="ask instead what would become of the claims and pods in a file (YAML)",
     )
 
+    text = "look at everything around the daemon that has to be right, and tell the remedies"
+    check = verbs.add_parser("check", help=text, description=text, allow_abbrev=False)
+    _add_query(check)
+    check.add_argument("--offline", action="store_true", help="do not ask the API server")
+    check.add_argument("--preflight", action="store_true", help="before the start: the daemon need not run")
+
+    text = "write one archive with what somebody who helps needs, and no secrets"
+    gather = verbs.add_parser("gather", help=text, description=text, allow_abbrev=False)
+    gather.add_argument("--output", type=Path, metavar="FILE", help="default: nodecpu-NODE.tar.gz in this directory")
+    gather.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
+    gather.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG}, if it is there")
+
+    config = verbs.add_parser("config", help="check, show or begin a configuration file", allow_abbrev=False)
+    actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action, text in (("check", "list every mistake in a file"), ("show", "print all settings in force")):
+        one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)
+        one.add_argument("file", type=Path, nargs="?", default=DEFAULT_CONFIG, help="default: %(default)s")
+    actions.choices["show"].add_argument("--json", action="store_true", help="print JSON")
+    actions.add_parser("init", help="print a file to begin with", allow_abbrev=False)
+
     text = "print what the cluster needs once: DeviceClasses, rights, admission policy"
     made = verbs.add_parser("manifests", help=text, description=text, allow_abbrev=False)
     made.add_argument("--driver", default="dra.cpu", metavar="NAME", help="the driver's name (default: %(default)s)")
