@@ -14,7 +14,7 @@ from nodecpu.policy.affinity import MAX_TEXT, Subject, affinities_of, weights
 from nodecpu.policy.annotations import Fault, HintSource, Preferences, Problem
 from nodecpu.policy.facts import Container, PodSpec, Sandbox
 from nodecpu.policy.ledger import Ledger
-from nodecpu.policy.pull import Hint, Pull, colocated
+from nodecpu.policy.pull import NO_PULL, Hint, Pull, colocated
 from nodecpu.policy.rules import Rules
 
 
@@ -43,6 +43,8 @@ def attraction(  # noqa: PLR0913
     locality: Nearness | None = None,
 ) -> Attraction:
     """Return what draws a container to others that are in the books, and to what it uses."""
+    if rules.is_flat:  # there is one pool
+        return Attraction(pull=NO_PULL)
     drawn: dict[ContainerID, int] = {}
     problems: list[Problem] = []
     if rules.colocate_pods or rules.colocate_namespaces:

@@ -27,12 +27,16 @@ class ContainerCommit(Protocol):
 
 
 class Books:
-    """Ledger, pending updates and the containers database as one. ``changed`` is told after each change."""
+    """Ledger, pending updates and the containers database as one.
+
+    ``changed`` and ``exported`` are told after each change.
+    """
 
     def __init__(self, ledger: Ledger, store: ContainerCommit) -> None:
         self.ledger = ledger
         self.pending = Pending()
         self.changed: Callable[[], None] = lambda: None
+        self.exported: Callable[[], None] = lambda: None
         self._store = store
 
     def enact(self, change: Change) -> None:
@@ -44,6 +48,7 @@ class Books:
         for update in shared_updates(self.ledger, change, flipped):
             self.pending.want(update)
         self.changed()
+        self.exported()
 
     def enact_claim(self, grant: ClaimGrant) -> None:
         """Take in a claim that is on disk already, and lift the shared grants that lose their room (C14)."""
@@ -66,6 +71,7 @@ class Books:
             if now is not None and now != placement(before, before.containers[grant.id]):
                 self.pending.want(Update(container_id=grant.id, placement=now))
         self.changed()
+        self.exported()
 
     def restore(self, claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> tuple[ClaimUID, ...]:
         """Fill an empty ledger from the databases: claims first; nothing moves that need not.

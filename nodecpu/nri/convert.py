@@ -52,6 +52,8 @@ _IO_CLASSES: Final = {
 }
 """Scheduling classes as NRI has them. Source: api.proto, LinuxSchedulerPolicy, LinuxSchedulerFlag, IOPrioClass."""
 
+_MOUNT_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec", "rprivate")
+
 Entry_co = TypeVar("Entry_co", covariant=True)
 
 
@@ -157,6 +159,10 @@ def creation_reply(creation: Creation, created: ContainerID) -> bytes:
         _fill(reply.adjust.linux.resources.cpu, creation.placement)
     if creation.scheduling is not None:
         _schedule(reply.adjust.linux, creation.scheduling)
+    if creation.mount is not None:
+        mount = reply.adjust.mounts.add()
+        mount.source, mount.destination, mount.type = creation.mount.source, creation.mount.destination, "bind"
+        mount.options.extend(_MOUNT_OPTIONS)
     if creation.updates:
         if any(update.container_id == created for update in creation.updates):
             # It does not exist yet: the runtime would fail the creation.

@@ -55,12 +55,21 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A file of the host that a container sees, read-only."""
+
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
     """The answer to CreateContainer. ``placement`` None: the container is left where it is."""
 
     placement: Placement | None
     updates: tuple[Update, ...] = ()
     scheduling: SchedulingClass | None = None
+    mount: Mount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
