@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from functools import partial
+from pathlib import Path
 
 from nodecpu.admin.client import fetch_state
 from nodecpu.admin.state import LinkState, NodeState
@@ -22,9 +23,9 @@ from nodecpu.startup import node_name
 
 def run(args: argparse.Namespace) -> int:
     """Print what was found, with the remedy for what is wrong: 1 if anything is."""
-    config = _config(args)
+    config = configuration(args.config)
     state, daemon = _daemon(args, config)
-    found = [daemon, *local_findings(config, None if state is None else _link(state.links.runtime))]
+    found = [daemon, *local_findings(config, None if state is None else link_of(state.links.runtime))]
     if config.kube.enabled and not args.offline:
         found += asyncio.run(_cluster(config))
     if state is not None:
@@ -36,10 +37,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(one.grade is Grade.FAILED for one in found) else 0
 
 
-def _config(args: argparse.Namespace) -> Config:
-    if args.config is None and not DEFAULT_CONFIG.exists():
+def configuration(path: Path | None) -> Config:
+    """Return the configuration that the daemon goes by: of a file, else of the usual one, else the defaults."""
+    if path is None and not DEFAULT_CONFIG.exists():
         return Config()
-    return load(args.config or DEFAULT_CONFIG)
+    return load(path or DEFAULT_CONFIG)
 
 
 def _daemon(args: argparse.Namespace, config: Config) -> tuple[NodeState | None, Finding]:
@@ -53,7 +55,8 @@ def _daemon(args: argparse.Namespace, config: Config) -> tuple[NodeState | None,
     return state, ok("daemon", f"runs, version {state.version}")
 
 
-def _link(link: LinkState) -> RuntimeLink:
+def link_of(link: LinkState) -> RuntimeLink:
+    """Return the daemon's link to the runtime as the checks take it."""
     version = runtime_version(link.name, link.version, "") if link.name else None
     text = ", ".join(filter(None, (link.state, link.reason)))
     return RuntimeLink(is_up=link.state == "connected", state=text, version=version)

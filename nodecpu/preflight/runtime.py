@@ -25,6 +25,7 @@ _CONTAINERD: Final = (
 )
 _CRIO: Final = ("etc/crio/crio.conf", "etc/crio/crio.conf.d/*.conf")
 _MOST_IMPORTS: Final = 64
+_MOST_OUTPUT: Final = 16 << 20
 
 # Plugin tables of containerd's configuration, of version 3 and of version 2.
 _CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
@@ -81,12 +82,12 @@ def version_of(run: Run, names: Iterable[str] = ("containerd", "crio")) -> Runti
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return what a program prints, within a few seconds; empty if it cannot be run."""
+    """Return what a program prints, within some seconds; empty if it cannot be run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False, errors="replace")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=15, check=False, errors="replace")
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout[:4096]
+    return done.stdout[:_MOST_OUTPUT]
 
 
 def runtime_findings(runtimes: Sequence[Runtime], version: RuntimeVersion | None, cdi: Path) -> Iterator[Finding]:

@@ -187,3 +187,15 @@ def test_reader_that_leaves_early_gets_no_traceback(daemon: Path) -> None:
     command = f"{sys.executable} -m nodecpu status --json --socket {daemon}/admin.sock | true"
     done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def test_gather_prints_the_name_and_works_without_a_daemon(tmp_path: Path, capsys: Output) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f'[node]\nname = "n1"\n[paths]\nrun = "{tmp_path}"\ncdi = "{tmp_path}"\n')
+    target = tmp_path / "a.tar.gz"
+    assert main(["gather", "--config", str(file), "--output", str(target)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == f"{target}\n"
+    assert "secrets are not" in captured.err
+    assert main(["gather", "--config", str(file), "--output", str(target)]) == 1
+    assert "is there already" in capsys.readouterr().err
