@@ -54,6 +54,7 @@ Sharing = Literal["allow", "pod", "container"]
 MirroredRequests = Literal["auto", "always", "never"]
 Grouping = Literal["numa", "socket", "die", "l3", "machine", "individual"]
 Spread = Literal["none", "cores", "numa"]
+HintSource = Literal["devices", "mounts"]
 CpuPriority = Literal["high", "normal", "low", "none"]
 BurstableLevel = Literal["none", "system", "socket", "die", "numa", "l3"]
 TopologyManagerPolicy = Literal["none", "best-effort", "restricted", "single-numa-node"]
@@ -321,6 +322,13 @@ class Policy:
         "hold claims it always is.",
         reloadable=True,
     )
+    topology_hints: tuple[HintSource, ...] = _setting(
+        ListOf(OneOf(get_args(HintSource))),
+        ("devices",),
+        "What of a container without a claim decides near which NUMA node it is placed, where its annotations say "
+        'nothing: the `"devices"` it is given, the file systems of its `"mounts"`. Empty: nothing.',
+        reloadable=True,
+    )
     colocate_pods: bool = _setting(
         Flag(),
         default=False,
@@ -456,6 +464,19 @@ class Enforce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """Telling containers what they got."""
+
+    enabled: bool = _setting(
+        Flag(),
+        default=False,
+        help_text="Whether containers get a file, `/.nodecpu/resources`, with the CPUs and the memory nodes they have. "
+        "It is kept up to date. Those created without it do not get it later.",
+        reloadable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     """What is logged."""
 
@@ -486,6 +507,7 @@ class Config:
     annotations: Annotations = Annotations()
     scheduling: Scheduling = Scheduling()
     enforce: Enforce = Enforce()
+    export: Export = Export()
     log: Log = Log()
 
     def changes(self, new: Config) -> tuple[FieldChange, ...]:

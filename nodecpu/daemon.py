@@ -42,8 +42,10 @@ from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.quota import CpuQuotas
 from nodecpu.enforce.systemd import Systemd
 from nodecpu.errors import NodeCpuError, NotReady
+from nodecpu.export import Export
 from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
+from nodecpu.locality import Locality
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
 from nodecpu.nri import connection as nri
@@ -194,6 +196,10 @@ class Daemon:
         )
         self._service.restore_pods(self._started.pods)
         self._service.adopting = self._started.adopting
+        self._service.locality = Locality(config.paths.root, started.topology)
+        self._export = Export(config.paths.run / "export", started.books, enabled=config.export.enabled)
+        self._service.mount_of = self._export.create
+        started.books.exported = self._export.changed
         self._service.containers_lost = self._started.containers_lost
         self._aside = Aside(self._aside_changed)
         self._preflight = Preflight(
@@ -210,7 +216,7 @@ class Daemon:
         self._claims.with_metadata = config.dra.device_metadata
         means = Means(unasked=self._unasked, systemd=Systemd())
         self._audit = Audit(self._service, cgroups, means, self._counters, period_s=config.enforce.period_s)
-        self._audit.after_walk = self._publish
+        self._audit.after_walk = self._after_walk
         self._audit.is_aside = lambda: bool(self._aside.reason)
         self._synchronized = asyncio.Event()
         self._lost_at: float | None = None  # when the link to the runtime was last lost, by the monotonic clock
@@ -246,6 +252,7 @@ class Daemon:
                         ("nri", link.run()),
                         ("admin", admin.serve()),
                         ("audit", self._audit.run()),
+                        ("export", self._export.run()),
                         ("watchdog", self._feed_watchdog()),
                         ("preflight", self._preflight.run()),
                         ("cluster", self._serve_cluster()),
@@ -399,6 +406,12 @@ class Daemon:
         words = ", ".join(filter(None, (self._nri_state.state, self._nri_state.reason)))
         return RuntimeLink(is_up=self._nri_state.state == "connected", state=words, version=self._plugin.runtime)
 
+    def _after_walk(self) -> None:
+        """Take note of what has changed without anybody telling: what can be offered, and how devices are."""
+        self._publish()
+        if self._health is not None:
+            self._health.look_again()
+
     def _is_closed(self) -> bool:
         """Return whether the runtime has been away for so long that no more pods are to be sent here (D5)."""
         return self._lost_at is not None and time.monotonic() - self._lost_at > _CLOSED_AFTER_S
@@ -475,6 +488,7 @@ class Daemon:
             self._reconciler.period_s = config.kube.reconcile_s
             self._reconciler.gone_after_s = config.claims.gone_after_s
         self._audit.period_s = config.enforce.period_s
+        self._export.enabled = config.export.enabled
         log.set_level(config.log.level)
         self._publish()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nodecpu.annotated import annotated, reported
+from nodecpu.attraction import Nearness, attraction
 from nodecpu.books import Books
 from nodecpu.cpuset import MAX_ID, union
 from nodecpu.errors import NoCapacity, NodeCpuError, NotReady
@@ -23,7 +24,7 @@ from nodecpu.log import kv
 from nodecpu.metrics import Counters
 from nodecpu.nri.versions import RuntimeVersion
 from nodecpu.policy.allocate import asked, container_grant, figured, resized_grant
-from nodecpu.policy.annotations import Preferences, preferences_of
+from nodecpu.policy.annotations import Annotated, Preferences, preferences_of
 from nodecpu.policy.evidence import shown_by, told_by, unproven_grants
 from nodecpu.policy.facts import Container, ContainerState, PodSpec, Resources, Sandbox
 from nodecpu.policy.figures import merged
@@ -32,8 +33,8 @@ from nodecpu.policy.links import Links, links_of
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.memory import make_memory_room
 from nodecpu.policy.pending import Seen
-from nodecpu.policy.plan import Change, Creation, Update
-from nodecpu.policy.pull import NO_PULL, Pull, colocated
+from nodecpu.policy.plan import Change, Creation, Mount, Update
+from nodecpu.policy.pull import Pull
 from nodecpu.policy.rebuilt import as_it_runs
 from nodecpu.policy.requests import Request, check_handler, request_of, resized, told_of
 from nodecpu.policy.rules import Rules
@@ -92,6 +93,8 @@ class Service:
         self._schedules = False
         self.reports: Reports = NoReports()
         self.adopting = False
+        self.locality: Nearness | None = None
+        self.mount_of: Callable[[ContainerID], Mount | None] = lambda container_id: None
         self.pods_known = False
         self.containers_lost = False
         self._pod_store = pods
@@ -190,7 +193,12 @@ class Service:
         if placement is not None:
             self.books.pending.create(container.id, placement)
         updates = self._reply(self.books.pending.due(besides=container.id))
-        return Creation(placement=placement, updates=updates, scheduling=self._scheduling(sandbox, container, request))
+        return Creation(
+            placement=placement,
+            updates=updates,
+            scheduling=self._scheduling(sandbox, container, request),
+            mount=self.mount_of(container.id),
+        )
 
     def update_container(self, sandbox: Sandbox, container: Container, wanted: Resources) -> tuple[Update, ...]:
         """Return the entry for the container itself, which always carries our figures, and what else is due (G12).
@@ -488,18 +496,14 @@ class Service:
         return links, replace(request, pull=self._pull(sandbox, container, preferences))
 
     def _pull(self, sandbox: Sandbox, container: Container, preferences: Preferences) -> Pull:
-        """Return where a container is drawn to: by others of its pod or namespace, where that is configured (S)."""
-        del container, preferences
-        if not (self.rules.colocate_pods or self.rules.colocate_namespaces):
-            return NO_PULL
-        weights = colocated(
-            self.books.ledger.containers.values(),
-            sandbox.uid,
-            sandbox.namespace,
-            pods=self.rules.colocate_pods,
-            namespaces=self.rules.colocate_namespaces,
+        """Return where a container is drawn to: to others, and to what it uses (S)."""
+        found = attraction(
+            self.rules, self.books.ledger, self._pods.get, sandbox, container, preferences, self.locality
         )
-        return Pull(weights=weights)
+        if found.problems:
+            problems = Annotated(problems=found.problems)
+            reported(problems, self._counters, self.reports, self._subject(sandbox), container)
+        return found.pull
 
     def _resize(self, sandbox: Sandbox, container: Container, grant: ContainerGrant, wanted: Resources) -> None:
         """Give a container what an in-place update asks for, if that is other than what it has (G12)."""

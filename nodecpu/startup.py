@@ -63,7 +63,7 @@ def rules_of(config: Config) -> Rules:
         token_request_mcpu=claims.token_request_mcpu,
         fallback_reserved=policy.shared_fallback == "reserved",
         min_shared=policy.min_shared,
-        pin_memory=policy.pin_memory,
+        pin_memory=policy.pin_memory and policy.mode != "flat",
         prefer_isolated=policy.prefer_isolated,
         wishes=Wishes(
             full_cores=policy.full_cores,
@@ -71,6 +71,7 @@ def rules_of(config: Config) -> Rules:
             same_l3=policy.align_l3,
         ),
         require_cpuset=config.dra.require_cpuset,
+        hint_sources=frozenset(policy.topology_hints),
         colocate_pods=policy.colocate_pods,
         colocate_namespaces=policy.colocate_namespaces,
         prefer_shared=policy.prefer_shared,
