@@ -36,6 +36,7 @@ class HealthService:
         self._heartbeat_s = heartbeat_s
         self._changed = asyncio.Event()
         self._closed = False
+        self._told: tuple[Condition, ...] = ()
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """Return what a gRPC server needs to serve both versions."""
@@ -53,6 +54,11 @@ class HealthService:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def look_again(self) -> None:
+        """Have the conditions sent now if they are not those that were sent last."""
+        if tuple(self._look()) != self._told:
+            self.changed()
+
     def close(self) -> None:
         """End all streams, for good."""
         self._closed = True
@@ -63,7 +69,8 @@ class HealthService:
     ) -> AsyncIterator[pb.NodeWatchResourcesResponse]:
         while not self._closed:
             changed = self._changed
-            yield _message(self._look())
+            self._told = tuple(self._look())
+            yield _message(self._told)
             try:
                 async with asyncio.timeout(self._heartbeat_s):
                     await changed.wait()

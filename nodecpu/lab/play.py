@@ -91,6 +91,8 @@ class Player:
             "see_log": self._see_log,
             "see_event": self._see_event,
             "see_claim_event": self._see_claim_event,
+            "online": self._online,
+            "see_health": self._see_health,
             "see_topology": self._see_topology,
             "see_state": self._see_state,
         }
@@ -363,6 +365,17 @@ class Player:
             ]
             found = any(wanted in message and reason in (None, word) for word, message in told)
             return "" if found else f"events are {told}"
+
+        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
+
+    async def _online(self, step: Step) -> None:
+        self._stage.set_online(CpuSet.parse(step.target))
+
+    async def _see_health(self, step: Step) -> None:
+        def unlike() -> str:
+            told = self._stage.kubelet.registry.driver(DRIVER).health.get(step.target, ("untold", ""))
+            right = told[0] == (step.text("health") or told[0]) and (step.text("text") or "") in told[1]
+            return "" if right else f"{step.target} is told to be {told}"
 
         await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 

@@ -18,7 +18,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from nodecpu.lab.trace import Trace
-from nodecpu.proto import dra_pb2, registration_pb2
+from nodecpu.proto import dra_pb2, health_pb2, registration_pb2
 
 _REGISTRATION: Final = "/pluginregistration.Registration/"
 _DRA: Final = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
@@ -46,10 +46,11 @@ class SocketFile:
 
 
 class Driver:
-    """A registered driver with its one connection."""
+    """A registered driver with its one connection; ``health`` is what it last told of its devices, and why."""
 
     def __init__(self, name: str, endpoint: str, trace: Trace) -> None:
         self.name = name
+        self.health: dict[str, tuple[str, str]] = {}
         self._trace = trace
         self._channel = grpc.aio.insecure_channel(f"unix:{endpoint}")
         self._is_closed = False
@@ -70,11 +71,18 @@ class Driver:
         while True:
             try:
                 self._trace.add("dra", "kubelet", "NodeWatchResources", "")
-                async for _ in watch(b""):
-                    pass
+                async for message in watch(b""):
+                    self._heard(message)
             except grpc.aio.AioRpcError:
                 pass
             await asyncio.sleep(_HEALTH_RETRY_S)
+
+    def _heard(self, message: bytes) -> None:
+        """Take a health message for all that is known: a device that is not in it has no health."""
+        told = health_pb2.NodeWatchResourcesResponse.FromString(message)
+        self.health = {
+            one.device.device_name: (health_pb2.HealthStatus.Name(one.health), one.message) for one in told.devices
+        }
 
     async def close(self) -> None:
         """Close the connection; calls in hand fail."""

@@ -189,6 +189,12 @@ class Stage:
         await self.stop_api()
         self.cgroups.close()
 
+    def set_online(self, cpus: CpuSet) -> None:
+        """Let the machine have these CPUs online, as far as sysfs tells. StageError for the host itself."""
+        if self.machine_root == Path("/"):
+            raise StageError("CPUs of this host are not taken offline")
+        (self.machine_root / "sys/devices/system/cpu/online").write_text(f"{cpus}\n")
+
     async def start_api(self) -> None:
         """Let the API server answer."""
         self.api.rights = DRIVERS_RIGHTS

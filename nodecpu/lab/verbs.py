@@ -160,6 +160,11 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             of="claims",
             options=_options(text=(_TEXT, "part of the message"), reason=(_TEXT, "the reason")),
         ),
+        "online": Verb(help="let the machine have these CPUs online, as far as sysfs tells (a list of CPUs)"),
+        "see_health": Verb(
+            help="look at what the kubelet was told of a device",
+            options=_options(health=(_TEXT, "HEALTHY, UNHEALTHY or UNKNOWN"), text=(_TEXT, "part of the message")),
+        ),
         "see_topology": Verb(
             help="look at a value of the node's NodeResourceTopology, by zone/resource/field or zone/attribute",
             options=_options(value=(_TEXT, "the value"), writes=((int,), "how often it was written so far, exactly")),
