@@ -142,7 +142,7 @@ class ModelCgroups:
             file.write_text(f"{quota_us if quota_us > 0 else 'max'} {period_us}\n")
 
     def cpus_allowed_by_quota(self, path: str) -> float | None:
-        """Return how many CPUs' time the tightest ``cpu.max`` leaves, from a cgroup up to the root; None for no limit."""
+        """Return how many CPUs of time the tightest ``cpu.max`` leaves up to the root; None for no limit."""
         place, found = self._place(path), []
         while place != self.root:
             quota, period = (place / _QUOTA).read_text().split()

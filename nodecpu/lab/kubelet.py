@@ -274,7 +274,7 @@ class Kubelet:
     async def resize(self, run: PodRun, name: str, pod: JsonObject) -> None:
         """Change a running container to the resources that the pod's spec now has. Raises KubeletFault."""
         run.pod = pod
-        wanted = figures(_container_of(pod, name), qos_class(node(pod, "spec")))
+        wanted = figures(_container_of(pod, name), qos_class(node(pod, "spec")), node(pod, "spec"))
         cpu = nri_pb2.LinuxCPU(
             shares=nri_pb2.OptionalUInt64(value=wanted.shares), period=nri_pb2.OptionalUInt64(value=wanted.period_us)
         )
@@ -355,7 +355,7 @@ class Kubelet:
         run.attempts[name] = attempt + 1
         return ContainerConfig(
             name=name,
-            figures=figures(container, qos_class(node(run.pod, "spec"))),
+            figures=figures(container, qos_class(node(run.pod, "spec")), node(run.pod, "spec")),
             env=tuple(f"{text(one, 'name')}={text(one, 'value')}" for one in nodes(container, "env")),
             cdi=tuple(self._cdi_ids(run.pod, container)),
             attempt=attempt,

@@ -16,11 +16,14 @@ def pod_spec(plan: PodPlan, resolve: Callable[[str], str]) -> JsonObject:
     """Return a pod's spec; ``{uid:NAME}`` and ``{cpus:NAME}`` in environments are given to ``resolve``."""
     names = dict.fromkeys(use.partition("/")[0] for one in plan.containers for use in one.claims)
     spec: JsonObject = {
-        "containers": [_container(one, resolve) for one in plan.containers if not one.init],
+        "containers": [_container(one, resolve) for one in plan.containers if not (one.init or one.sidecar)],
         "resourceClaims": [{"name": name, "resourceClaimName": name} for name in names],
     }
-    if any(one.init for one in plan.containers):
-        spec["initContainers"] = [_container(one, resolve) for one in plan.containers if one.init]
+    if any(one.init or one.sidecar for one in plan.containers):
+        spec["initContainers"] = [_container(one, resolve) for one in plan.containers if one.init or one.sidecar]
+    own: JsonObject = {key: dict(what) for key, what in (("requests", plan.requests), ("limits", plan.limits)) if what}
+    if own:
+        spec["resources"] = own
     if plan.handler:
         spec["runtimeClassName"] = plan.handler
     return spec
@@ -37,6 +40,8 @@ def _container(plan: ContainerPlan, resolve: Callable[[str], str]) -> JsonObject
     if plan.claims:
         resources["claims"] = [_use(claim) for claim in plan.claims]
     container: JsonObject = {"name": plan.name, "image": "localhost/busybox:1", "resources": resources}
+    if plan.sidecar:
+        container["restartPolicy"] = "Always"
     if plan.env:
         container["env"] = [_variable(one, resolve) for one in plan.env]
     return container

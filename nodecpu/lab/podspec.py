@@ -76,6 +76,8 @@ def mcpu(value: Json) -> int:
 def with_defaults(spec: Mapping[str, Json]) -> JsonObject:
     """Return a pod spec as the API server stores it: a limit without a request is the request too."""
     stored = node(spec)
+    if limits := node(stored, "resources", "limits"):
+        stored["resources"] = node(stored, "resources") | {"requests": limits | node(stored, "resources", "requests")}
     for key in ("initContainers", "containers"):
         containers = nodes(stored, key)
         for container in containers:
@@ -89,9 +91,10 @@ def with_defaults(spec: Mapping[str, Json]) -> JsonObject:
 
 
 def qos_class(spec: Mapping[str, Json]) -> str:
-    """Return Guaranteed, Burstable or BestEffort; claims do not count."""
+    """Return Guaranteed, Burstable or BestEffort: by the pod's own resources if it has some; claims do not count."""
     guaranteed, anything = True, False
-    for container in nodes(spec, "initContainers") + nodes(spec, "containers"):
+    own = node(spec, "resources")
+    for container in [{"resources": own}] if own else nodes(spec, "initContainers") + nodes(spec, "containers"):
         for resource in ("cpu", "memory"):
             request = leaf(container, "resources", "requests", resource)
             limit = leaf(container, "resources", "limits", resource)
@@ -103,11 +106,15 @@ def qos_class(spec: Mapping[str, Json]) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def figures(container: Mapping[str, Json], qos: str) -> Figures:
-    """Return what the kubelet asks the runtime to make a container's cgroup with."""
+def figures(container: Mapping[str, Json], qos: str, spec: Mapping[str, Json] | None = None) -> Figures:
+    """Return what the kubelet asks the runtime to make a container's cgroup with.
+
+    The pod's limits, from its ``spec``, stand for those that the container has not.
+    Source: pkg/kubelet/kuberuntime, getCPULimit and getMemoryLimit.
+    """
+    limits = node(spec or {}, "resources", "limits") | node(container, "resources", "limits")
     request = leaf(container, "resources", "requests", "cpu")
-    limit = leaf(container, "resources", "limits", "cpu")
-    memory = leaf(container, "resources", "limits", "memory")
+    limit, memory = limits.get("cpu"), limits.get("memory")
     return Figures(
         shares=shares(mcpu(limit if request is None else request)),
         quota_us=None if limit is None else quota_us(mcpu(limit)),
@@ -118,7 +125,9 @@ def figures(container: Mapping[str, Json], qos: str) -> Figures:
 
 def pod_figures(spec: Mapping[str, Json], qos: str) -> Figures:
     """Return what the pod's own cgroup is made with: sums over its containers, a quota only if all have one."""
-    containers = nodes(spec, "containers")
+    own = node(spec, "resources")
+    sidecars = [one for one in nodes(spec, "initContainers") if one.get("restartPolicy") == "Always"]
+    containers = [{"resources": own}] if own else nodes(spec, "containers") + sidecars
     requests = sum(mcpu(leaf(one, "resources", "requests", "cpu")) for one in containers)
     limits = [leaf(one, "resources", "limits", "cpu") for one in containers]
     limited = qos != "BestEffort" and all(limit is not None for limit in limits)

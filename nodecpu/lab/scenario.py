@@ -30,10 +30,14 @@ class ClaimPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan:
-    """A container of a scenario's pod; ``claims`` are ``name`` or ``name/request``; amounts as in pod specs."""
+    """A container of a scenario's pod; ``claims`` are ``name`` or ``name/request``; amounts as in pod specs.
+
+    An init container ends before the next starts, a sidecar is one that stays.
+    """
 
     name: str
     init: bool = False
+    sidecar: bool = False
     claims: tuple[str, ...] = ()
     cpu: str = ""
     cpu_limit: str = ""
@@ -44,13 +48,15 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
-    """A pod of a scenario."""
+    """A pod of a scenario; ``requests`` and ``limits`` are the pod's own."""
 
     name: str
     namespace: str
     containers: tuple[ContainerPlan, ...]
     annotations: Mapping[str, Json]
     handler: str
+    requests: Mapping[str, Json]
+    limits: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +185,7 @@ class _Reader:
 
     def _pod(self, name: str, table: JsonObject, claims: Mapping[str, ClaimPlan]) -> PodPlan:
         where = f"[pods.{name}]"
-        self._keys(table, ("namespace", "containers", "annotations", "runtime_class"), where)
+        self._keys(table, ("namespace", "containers", "annotations", "runtime_class", "requests", "limits"), where)
         containers = node(table, "containers")
         if not containers:
             self._problem(where, "no containers")
@@ -189,17 +195,20 @@ class _Reader:
             containers=tuple(self._container(one, node(containers, one), where, claims) for one in containers),
             annotations=node(table, "annotations"),
             handler=self._text(table, "runtime_class", "", where),
+            requests=node(table, "requests"),
+            limits=node(table, "limits"),
         )
 
     def _container(self, name: str, table: JsonObject, pod: str, claims: Mapping[str, ClaimPlan]) -> ContainerPlan:
         where = f"{pod} container {name}"
-        self._keys(table, ("init", "claims", "cpu", "cpu_limit", "memory", "memory_limit", "env"), where)
+        self._keys(table, ("init", "sidecar", "claims", "cpu", "cpu_limit", "memory", "memory_limit", "env"), where)
         used = self._texts(table, "claims", where)
         for claim in used:
             self._one_of(claim.partition("/")[0], tuple(claims), f"{where} claims")
         return ContainerPlan(
             name=name,
             init=table.get("init") is True,
+            sidecar=table.get("sidecar") is True,
             claims=used,
             cpu=self._text(table, "cpu", "", where),
             cpu_limit=self._text(table, "cpu_limit", "", where),

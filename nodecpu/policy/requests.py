@@ -66,6 +66,7 @@ class Request:
 class Told:
     """What is known of a container: its CPU request (0: none) and limit, its pod's class, whether the spec says it.
 
+    The limit is the pod's where the container has none of its own.
     ``may_own``: it may get exclusive CPUs, as far as its class and its amounts go. ``by_pod``: its cgroup's figures are
     made of its pod's resources. ``note`` is a word on where this comes from, for the reason.
     """
@@ -161,6 +162,8 @@ def told_of(sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Tol
     by_pod = spec.pod_request_mcpu is not None or spec.pod_limit_mcpu is not None
     # With pod-level resources a Guaranteed pod may have containers that are not guaranteed anything themselves.
     may_own = spec.qos is QoS.GUARANTEED and (not by_pod or limit == mcpu)
+    # The kubelet gives a container without a limit the pod's as its quota.
+    limit = spec.pod_limit_mcpu if limit is None else limit
     return Told(mcpu=mcpu, limit_mcpu=limit, qos=spec.qos, from_spec=True, may_own=may_own, by_pod=by_pod)
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from nodecpu.lab.jsontree import JsonObject, node
+from nodecpu.lab.jsontree import JsonObject, leaf, node, nodes
 from nodecpu.lab.podspec import (
     CgroupDriver,
     cgroup_parent,
@@ -16,6 +16,7 @@ from nodecpu.lab.podspec import (
     pod_figures,
     qos_class,
     quantity,
+    quota_us,
     shares,
     with_defaults,
 )
@@ -101,3 +102,14 @@ def test_generated_claims_are_found_by_the_pods_status() -> None:
     }
     assert claim_names(pod) == {"own": "p4-own-sdftj", "cpus": "c1"}
     assert node(pod, "missing") == {}
+
+
+def test_resources_of_the_pod_decide_its_class_its_quota_and_the_limits_of_its_containers() -> None:
+    spec = with_defaults({"resources": {"limits": FULL}, "containers": [container(), container({"cpu": "1"})]})
+    assert leaf(spec, "resources", "requests") == FULL
+    assert qos_class(spec) == "Guaranteed"
+    assert pod_figures(spec, "Guaranteed").quota_us == quota_us(mcpu(FULL["cpu"]))
+    bare, asking = (figures(one, "Guaranteed", spec) for one in nodes(spec, "containers"))
+    assert bare.quota_us == asking.quota_us == pod_figures(spec, "Guaranteed").quota_us
+    assert bare.shares == pod_figures(spec, "Guaranteed").shares
+    assert asking.shares == 1024

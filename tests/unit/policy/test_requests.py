@@ -316,6 +316,16 @@ def test_holders_of_a_pod_with_pod_level_resources_run_on_their_claims() -> None
     assert (holder.group, sidecar.group) == (Group.CLAIMED, Group.SHARED)
 
 
+def test_limit_of_the_pod_is_the_limit_of_containers_without_one() -> None:
+    """N1, G14: the kubelet gives it to them as their quota, which must not throttle what they own."""
+    spec = replace(pod_spec(qos=QoS.GUARANTEED, mcpu=100), pod_limit_mcpu=2000)
+    told = told_of(sandbox(), container(), spec)
+    assert (told.limit_mcpu, told.may_own, told.by_pod) == (2000, False, True)
+    assert told_of(sandbox(), container(), limited(spec, 300)).limit_mcpu == 300
+    holder = request_of(Rules(), sandbox(), container(), replace(spec, qos=QoS.BURSTABLE), CpuSet([1]), reserved=True)
+    assert (holder.limit_mcpu, holder.burstable) == (2000, None)
+
+
 # In-place resize
 
 
