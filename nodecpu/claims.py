@@ -319,8 +319,8 @@ class Claims:
         self._service.tell_pending()
 
     def _may_come_free(self) -> bool:
-        """Return whether CPUs are about to return: of released claims whose containers have not ended yet."""
-        return any(claim.released for claim in self._books.ledger.claims.values())
+        """Return whether CPUs may return soon: of released claims still in use, of claims that are not confirmed yet."""
+        return any(claim.released or claim.unproven for claim in self._books.ledger.claims.values())
 
 
 async def _wait(news: asyncio.Event, timeout_s: float) -> None:

@@ -340,8 +340,11 @@ class Service:
         for container in sorted(containers, key=lambda c: c.id):
             seen = self._probe.seen(container.cgroups_path)
             cpus = container.cpus if seen is None else seen.cpus
-            told = [one for one in told_by(container.claim_env) if one.cpus <= cpus]
+            told = told_by(container.claim_env)
             ledger = self.books.ledger
+            # Anybody can set variables: only who runs on just these CPUs, and leaves others some, is a holder's like.
+            if union(one.cpus for one in told) != cpus or not ledger.grantable(ledger.tree.root.sharable) - cpus:
+                continue
             taken = ledger.tree.usable.all - ledger.grantable(ledger.tree.usable.all)
             for grant in unproven_grants(told, ledger.claims, taken):
                 self.books.enact_claim(grant)

@@ -394,7 +394,7 @@ def test_claim_told_by_a_variable_alone_is_adopted(scene: Scene) -> None:
 def test_claim_that_is_not_confirmed_gives_nothing(scene: Scene, why: str) -> None:
     """R2, L1: what is disproved goes to the shared pool, and is counted."""
     forger = PodShape(number=1, claims=("claim-1",))
-    running(scene, forger, "c1", "0-14", **variable(UID, "6-7"))
+    running(scene, forger, "c1", "6-7", **variable(UID, "6-7"))
     running(scene, PodShape(number=2), "c2", "0-14")
 
     async def story(case: Case) -> None:
@@ -424,12 +424,25 @@ def test_claim_that_is_not_confirmed_gives_nothing(scene: Scene, why: str) -> No
 def test_container_of_a_pod_that_references_no_claim_blocks_nothing_for_long(scene: Scene) -> None:
     """R2, L1: its spec disproves it at once."""
     forger = PodShape(number=1)
-    running(scene, forger, "c1", "0-14", **variable(UID, "6-7"))
+    running(scene, forger, "c1", "6-7", **variable(UID, "6-7"))
 
     async def story(case: Case) -> None:
         case.node.service.pods_listed([forger.spec])
         case.node.synchronize()
         await case.look()
+        assert case.claims == {}
+        assert case.node.counters.forged_claims == 1
+
+    play(scene, story)
+
+
+@pytest.mark.parametrize("value", ["0-14", "6-7", "0-14,16-40"], ids=["all", "some of its own", "more than there are"])
+def test_variable_in_a_shared_container_keeps_nothing_from_others(scene: Scene, value: str) -> None:
+    """L1, R2: a pod that sets the variable itself runs on more than it names, or leaves nothing to anybody."""
+    running(scene, PodShape(number=1, claims=("claim-1",)), "c1", "0-14", **variable(UID, value))
+
+    async def story(case: Case) -> None:
+        case.node.synchronize()
         assert case.claims == {}
         assert case.node.counters.forged_claims == 1
 
