@@ -1,4 +1,4 @@
-"""``python -m tests.crash [KILLS [SEED]]``: the whole matrix on every runtime, then so many kills at random moments."""
+"""``python -m tests.crash [KILLS [SEED]]``: the matrix on every runtime, so many kills at random, peers come and go."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import time
 from typing import Final
 
 from nodecpu.failpoints import POINTS
+from tests.crash.links import come_and_go
 from tests.crash.matrix import STEPS, Tally, play, unreached
 from tests.crash.storm import Storm
 
 RUNTIMES: Final = ("containerd-2.1", "containerd-2.4", "cri-o-1.37")
+RESTARTS: Final = 100
+
 ROUND: Final = 125
 """Kills on one stage: after that a fresh one, so that what a stage gathers does not slow it down."""
 
@@ -51,6 +54,13 @@ async def _main(kills: int, seed: int) -> int:
         f" {sum(s.checks for s in storms)} checks, {sum(s.late for s in storms)} containers corrected that were created"
         f" unpinned, the last one at most {max((s.settled_s for s in storms), default=0):.2f} s after synchronisation;"
         f" 0 violations; seeds {seed} to {seed + rounds - 1}, {time.monotonic() - began:.0f} s"
+    )
+    began = time.monotonic()
+    first, last = await come_and_go(RUNTIMES[0], RESTARTS)
+    _say(
+        f"links: {RESTARTS} restarts each of runtime, kubelet and API server, no restart of the daemon, no cpuset"
+        f" written; memory {first.memory_mib:.1f} and {last.memory_mib:.1f} MiB, open files {first.files} and"
+        f" {last.files}; {time.monotonic() - began:.0f} s"
     )
     return 1 if missed else 0
 

@@ -14,6 +14,7 @@ import pytest
 
 import nodecpu
 from nodecpu.failpoints import POINTS
+from tests.crash.links import come_and_go
 from tests.crash.matrix import Tally, play, unreached
 from tests.crash.storm import Storm
 
@@ -44,3 +45,9 @@ def test_kills_at_random_moments_under_load_lose_nothing_and_move_nobody() -> No
     asyncio.run(storm.run(20))
     assert storm.pods > 0
     assert storm.checks >= 6
+
+
+def test_runtime_kubelet_and_api_server_come_and_go_without_anybody_being_written_to() -> None:
+    """R1, R7, C6, C7, U30, U61, U87, U110: prepared claims are answered while either is away."""
+    first, last = asyncio.run(come_and_go("containerd-2.1", 3))
+    assert last.files <= first.files + 3

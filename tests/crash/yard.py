@@ -173,35 +173,54 @@ async def opened_yard(*, runtime: str = "containerd-2.4", machine: str, daemon: 
     try:
         notify.bind(str(root / "notify.sock"))
         async with asyncio.TaskGroup() as tasks:
-            settings = StageSettings(machine=machine, runtime=runtime, daemon=daemon)
-            stage = Stage(root, root / "host", settings, tasks)
-            forked = ForkedDaemon(stage.daemon.config, stage.daemon.log, root / "notify.sock")
-            stage.daemon = forked
-            stage.kubelet.settings = replace(
-                stage.kubelet.settings, notice_s=0.05, retry_s=0.1, unprepare_retry_s=0.1, wipe_s=0.0
-            )
-            yard = Yard(stage, forked)
-            listener = tasks.create_task(_listen(notify, forked))
-            await forked.open()
-            keeper: asyncio.Task[None] | None = None
+            yard = _made(root, StageSettings(machine=machine, runtime=runtime, daemon=daemon), tasks)
+            listener = tasks.create_task(_listen(notify, yard.daemon))
+            await yard.daemon.open()
             try:
-                await stage.open()
-                await forked.start()
-                keeper = tasks.create_task(yard.keep_alive())
+                await yard.stage.open()
+                await yard.daemon.start()
+                tasks.create_task(yard.keep_alive())
                 await yard.up()
                 yield yard
+                if yard.trouble:
+                    raise StageError(yard.trouble)
             finally:
-                yard.is_closing = True
-                forked.disarm()
-                await forked.end(signal.SIGTERM)
-                if keeper is not None:
-                    await keeper
-                await stage.close()
-                await forked.close()
+                await _put_down(yard)
+                await yard.stage.close()
+                await yard.daemon.close()
                 listener.cancel()
     finally:
         notify.close()
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _made(root: Path, settings: StageSettings, tasks: asyncio.TaskGroup) -> Yard:
+    stage = Stage(root, root / "host", settings, tasks)
+    forked = ForkedDaemon(stage.daemon.config, stage.daemon.log, root / "notify.sock")
+    stage.daemon = forked
+    stage.kubelet.settings = replace(
+        stage.kubelet.settings,
+        notice_s=0.05,
+        retry_s=0.1,
+        unprepare_retry_s=0.1,
+        wipe_s=0.0,
+        absence_s=3600.0,  # it is dead again and again, but never for long
+    )
+    return Yard(stage, forked)
+
+
+async def _put_down(yard: Yard) -> None:
+    """End the daemon as systemd does; one that does not end says where it is."""
+    yard.is_closing = True
+    yard.daemon.disarm()
+    try:
+        await yard.daemon.end(signal.SIGTERM)
+    except TimeoutError:
+        os.kill(yard.daemon.pid, signal.SIGUSR1)
+        await asyncio.sleep(0.5)
+        tail = "\n".join(yard.daemon.log_text().splitlines()[-80:])
+        await yard.daemon.end(signal.SIGKILL)
+        raise StageError(f"the daemon did not end within {PATIENCE_S:g} s of SIGTERM:\n{tail}") from None
 
 
 def _memory_directory(machine: str) -> Path:

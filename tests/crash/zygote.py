@@ -6,6 +6,7 @@ start), lines out (``started PID``, ``ended PID CODE`` as ``waitpid`` tells).
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -68,6 +69,7 @@ def _fork(wanted: dict[str, str]) -> None:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         os.environ["NOTIFY_SOCKET"] = wanted["notify"]
+        faulthandler.register(signal.SIGUSR1, all_threads=True)  # where is one that does not end?
         code = importlib.import_module("nodecpu.cli").main(["daemon", "--config", wanted["config"]])
     except BaseException:  # noqa: BLE001 - as the interpreter does at the end
         traceback.print_exc()
