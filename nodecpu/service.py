@@ -452,7 +452,7 @@ class Service:
                 state=container.state,
                 path=container.cgroups_path,
             )
-            return figured(self.rules, replace(asked(again, request), reason=previous.reason))
+            return figured(self.books.ledger.tree, self.rules, replace(asked(again, request), reason=previous.reason))
         return container_grant(self.books.ledger, self.machine, self.rules, sandbox, container, links.held, request)
 
     def _decide_or_share(self, sandbox: Sandbox, container: Container) -> ContainerGrant:

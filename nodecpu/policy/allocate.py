@@ -13,7 +13,7 @@ from nodecpu.policy.grants import ContainerGrant, Group, Link
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.memory import Given, memory_for
-from nodecpu.policy.pools import Pool
+from nodecpu.policy.pools import Pool, PoolTree
 from nodecpu.policy.pull import unmet
 from nodecpu.policy.requests import Request
 from nodecpu.policy.room import spare_mcpu
@@ -67,7 +67,9 @@ def container_grant(  # noqa: PLR0913
     why += f"; {choice.why}" if choice is not None and choice.why else ""
     given = _memory(ledger, rules, home, request)
     why += f"; {given.note}" if given.note else ""
-    return figured(rules, replace(grant, pool=pool.name, exclusive=picked.cpus, mems=given.mems, reason=why))
+    return figured(
+        ledger.tree, rules, replace(grant, pool=pool.name, exclusive=picked.cpus, mems=given.mems, reason=why)
+    )
 
 
 def _check_hints(grant: ContainerGrant, request: Request) -> None:
@@ -94,7 +96,7 @@ def resized_grant(
     beside.hold_for(grant, picked.cpus)
     pool = _sharing_pool(beside, home, changed, NO_CPUS) if request.uses_shared else home
     why = f"{_why(ledger, home, pool, picked, request)}; resized in place"
-    return figured(rules, replace(changed, pool=pool.name, reason=why))
+    return figured(ledger.tree, rules, replace(changed, pool=pool.name, reason=why))
 
 
 def asked(grant: ContainerGrant, request: Request) -> ContainerGrant:
@@ -113,9 +115,9 @@ def asked(grant: ContainerGrant, request: Request) -> ContainerGrant:
     )
 
 
-def figured(rules: Rules, grant: ContainerGrant) -> ContainerGrant:
+def figured(tree: PoolTree, rules: Rules, grant: ContainerGrant) -> ContainerGrant:
     """Return a grant with the CPU shares and the quota that go with it."""
-    return replace(grant, shares=shares(grant), quota_us=quota_us(rules, grant))
+    return replace(grant, shares=shares(tree, grant), quota_us=quota_us(rules, grant))
 
 
 def _why(ledger: Ledger, home: Pool, pool: Pool, picked: Picked, request: Request) -> str:

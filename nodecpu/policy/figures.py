@@ -10,6 +10,7 @@ from nodecpu.cpuset import NO_CPUS, union
 from nodecpu.policy.facts import Resources
 from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.plan import Placement
+from nodecpu.policy.pools import PoolTree
 from nodecpu.policy.rules import Rules
 from nodecpu.policy.shared import PERIOD_US
 
@@ -20,14 +21,15 @@ MAX_SHARES: Final = 262144
 NO_QUOTA: Final = -1
 
 
-def shares(grant: ContainerGrant) -> int | None:
+def shares(tree: PoolTree, grant: ContainerGrant) -> int | None:
     """Return a holder's cpu.shares: of its portion if it has one, else 1000 m for every CPU it runs on (G6).
 
     None without claims: the runtime's figure is right.
     """
     if not grant.links or grant.group is Group.IGNORED:
         return None
-    mcpu = grant.portion_mcpu or 1000 * len(grant.claimed | grant.exclusive)
+    own = tree.one_thread_each(grant.exclusive) if grant.hides_threads else grant.exclusive
+    mcpu = grant.portion_mcpu or 1000 * len(grant.claimed | own)
     return min(max(mcpu * 1024 // 1000, MIN_SHARES), MAX_SHARES)
 
 

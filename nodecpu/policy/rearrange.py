@@ -107,7 +107,7 @@ def _kept(
         mems = NO_NODES
     elif not mems and not preferences.preserve_memory and grant.group is not Group.IGNORED:
         mems = tree.holding(grant.claimed).mems if grant.claimed else (tree.named(grant.pool) or tree.root).mems
-    return figured(rules, replace(grant, mems=mems, hides_threads=bool(preferences.hide_hyperthreads)))
+    return figured(tree, rules, replace(grant, mems=mems, hides_threads=bool(preferences.hide_hyperthreads)))
 
 
 def _wish(request: Request) -> tuple[Group, int, bool, int]:

@@ -75,6 +75,7 @@ def test_hidden_hyperthreads_never_concern_claimed_cpus() -> None:
     own = create(node, mcpu=2000, claims=[taken], annotations={"hide-hyperthreads": "true"})
     assert own.exclusive == cpus("6-7")
     assert runs_on(node, own) == cpus("4-6")
+    assert own.shares == 3 * 1024  # G6: for the CPUs it runs on
     mixed = create(node, "mixed", mcpu=500, claims=[taken], annotations={"hide-hyperthreads": "true"})
     pool = node.ledger.pool_of(mixed)
     assert runs_on(node, mixed) == taken.cpus | node.ledger.free(pool.sharable)
