@@ -27,10 +27,20 @@ def node(shape: Shape = N4C16, rules: Rules | None = None, reserved: str = "15")
     return replace(made, machine=replace(made.machine, devices=known, whole=whole_devices(made.topology)))
 
 
-def result(device: str, count: int, cpuset: str | None = None, **wishes: object) -> AllocationResult:
-    made = Wishes(**wishes) if wishes else None  # type: ignore[arg-type] - by name
+def result(  # noqa: PLR0913
+    device: str,
+    count: int,
+    cpuset: str | None = None,
+    *,
+    full_cores: bool = False,
+    spread: Spread | None = None,
+    same_l3: bool = False,
+    strict: bool = False,
+) -> AllocationResult:
+    wishes = Wishes(full_cores=full_cores, spread=spread, same_l3=same_l3, strict=strict)
     named = None if cpuset is None else CpuSet.parse(cpuset)
-    return AllocationResult(request="r", pool=NODE, device=device, cpus=count, cpuset=named, wishes=made)
+    wanted = None if wishes == Wishes() else wishes
+    return AllocationResult(request="r", pool=NODE, device=device, cpus=count, cpuset=named, wishes=wanted)
 
 
 def claim(number: int, *results: AllocationResult) -> AllocatedClaim:

@@ -116,9 +116,9 @@ def test_isolated_cpus_serve_even_where_no_shared_capacity_is_left() -> None:
     assert create(node, "db", mcpu=2000).exclusive == node.usable.isolated
 
 
-def reason(node: Books, pod: str, **asked: object) -> str:
+def reason(node: Books, pod: str, mcpu: int | None = None, qos: QoS | None = None) -> str:
     """Return why a container got its pool, without what it asked for."""
-    return create(node, pod, **asked).reason.partition("; ")[2]  # type: ignore[arg-type] - by name
+    return create(node, pod, mcpu=mcpu, qos=qos).reason.partition("; ")[2]
 
 
 def test_why_a_pool_won_is_said_in_words() -> None:
