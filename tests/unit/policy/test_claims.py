@@ -27,7 +27,7 @@ def node(shape: Shape = N4C16, rules: Rules | None = None, reserved: str = "15")
     return replace(made, machine=replace(made.machine, devices=known, whole=whole_devices(made.topology)))
 
 
-def result(  # noqa: PLR0913
+def result(
     device: str,
     count: int,
     cpuset: str | None = None,
