@@ -136,10 +136,10 @@ class Cluster:
         return leaf(entry, field or "value")
 
     def capacities(self) -> dict[str, int]:
-        """Return the CPUs that each published device offers."""
+        """Return the CPUs that each published device offers; one without a capacity is one."""
         key = f"{self.driver}/cpu"
         return {
-            text(device, "name"): mcpu(leaf(device, "capacity", key, "value")) // 1000
+            text(device, "name"): mcpu(leaf(device, "capacity", key, "value") or "1") // 1000
             for one in self.slices()
             for device in nodes(one, "spec", "devices")
         }
