@@ -72,12 +72,26 @@ def _parser() -> argparse.ArgumentParser:
         ("topology", "draw the node: who has which CPUs"),
         ("claims", "list the claims and their CPUs"),
         ("containers", "list the containers and where they run"),
+        ("pools", "list the pools and what is asked of them"),
     ):
         _add_query(verbs.add_parser(verb, help=text, description=text, allow_abbrev=False))
+    verbs.choices["status"].add_argument(
+        "--watch", type=_seconds, nargs="?", const=2.0, metavar="SECONDS", help="again and again (default: every 2 s)"
+    )
+    verbs.choices["topology"].add_argument("--svg", type=Path, metavar="FILE", help="draw into a file; - prints it")
     verbs.choices["topology"].add_argument(
         "--root", type=Path, metavar="DIR", help="draw the machine whose sys directory is below DIR; asks no daemon"
     )
 
+    _add_working(verbs)
+    _add_configuring(verbs)
+    verbs.add_parser("lab", help="rehearse on this machine, without a cluster", add_help=False)
+    version = verbs.add_parser("version", help="print the version", allow_abbrev=False)
+    version.add_argument("--json", action="store_true", help="print JSON, with the versions it runs on")
+    return parser
+
+
+def _add_working(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "tell why a claim or container runs where it runs, or why it was refused"
     explain = verbs.add_parser("explain", help=text, description=text, allow_abbrev=False)
     _add_query(explain)
@@ -107,6 +121,15 @@ def _parser() -> argparse.ArgumentParser:
     gather.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
     gather.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG}, if it is there")
 
+    text = "give shared containers room again, once the daemon is stopped for good"
+    reset = verbs.add_parser("reset", help=text, description=text, allow_abbrev=False)
+    reset.add_argument("--everything", action="store_true", help="also on CPUs that others have as their own")
+    reset.add_argument("--dry-run", action="store_true", help="tell what would be done, and change nothing")
+    reset.add_argument("--json", action="store_true", help="print JSON")
+    reset.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG}, if it is there")
+
+
+def _add_configuring(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     config = verbs.add_parser("config", help="check, show or begin a configuration file", allow_abbrev=False)
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, text in (("check", "list every mistake in a file"), ("show", "print all settings in force")):
@@ -128,9 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--topology-crd", action="store_true", help="with these rights and the CRD itself")
     made.add_argument("--json", action="store_true", help="print JSON, as one List")
 
-    verbs.add_parser("lab", help="rehearse on this machine, without a cluster", add_help=False)
-    verbs.add_parser("version", help="print the version", allow_abbrev=False)
-    return parser
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("0.1 to 3600 seconds")
+    return seconds
 
 
 def _add_query(parser: argparse.ArgumentParser) -> None:

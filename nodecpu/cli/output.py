@@ -14,6 +14,7 @@ import msgspec
 from nodecpu.admin.client import fetch_state
 from nodecpu.admin.state import NodeState
 from nodecpu.config import Config, load
+from nodecpu.errors import HostError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -51,6 +52,17 @@ def put_picture(picture: Text) -> None:
     from rich.console import Console  # noqa: PLC0415 - slow, and for terminals only
 
     Console(highlight=False).print(picture, soft_wrap=True)
+
+
+def write_picture(path: Path, text: str) -> None:
+    """Write a picture to a file, ``-`` for standard output; HostError if that cannot be done."""
+    if str(path) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def width() -> int:

@@ -8,17 +8,20 @@ import os
 from nodecpu import __version__
 from nodecpu.admin.machine import machine_of
 from nodecpu.admin.state import Links, LinkState, NodeState, UsableState
-from nodecpu.cli.output import ask, put_json, put_picture, speaks_unicode, width
+from nodecpu.cli.output import ask, put_json, put_picture, speaks_unicode, width, write_picture
 from nodecpu.cli.render.node import draw_node
 from nodecpu.cli.render.owners import owners_of
+from nodecpu.cli.render.svg import draw_svg
 from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_topology
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw the node, or print its tree and owners as JSON."""
+    """Draw the node on the terminal or as SVG, or print its tree and owners as JSON."""
     state = ask(args) if args.root is None else _untouched(read_topology(args.root))
-    if args.json:
+    if args.svg is not None:
+        write_picture(args.svg, draw_svg(state))
+    elif args.json:
         owners = [{"mark": o.mark, "owner": o.text, "cpus": str(o.cpus), "note": o.note} for o in owners_of(state).all]
         put_json({"node": state.node, "machine": state.machine, "owners": owners})
     else:

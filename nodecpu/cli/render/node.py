@@ -45,7 +45,7 @@ def draw_node(state: NodeState, width: int = 100, *, unicode: bool = True) -> Te
         width=max(width, MIN_WIDTH),
         cells=len(online) <= MAX_CELLS,
     )
-    lines = [Text(_title(state, online), style="bold")]
+    lines = [Text(node_title(state), style="bold")]
     lines += _sockets(frame, state.machine.sockets)
     for node in state.machine.memory_nodes:
         lines.append(
@@ -59,8 +59,9 @@ def draw_node(state: NodeState, width: int = 100, *, unicode: bool = True) -> Te
     return picture
 
 
-def _title(state: NodeState, online: CpuSet) -> str:
-    sockets = state.machine.sockets
+def node_title(state: NodeState) -> str:
+    """Return what the machine is, in a line."""
+    sockets, online = state.machine.sockets, CpuSet.parse(state.machine.online)
     cores = sum(len(cache.cores) for s in sockets for n in s.numa for cache in n.caches)
     nodes = len({n.id for s in sockets for n in s.numa})
     counts = (counted(len(sockets), "socket"), counted(nodes, "NUMA node"), counted(cores, "core"))
@@ -78,7 +79,7 @@ def _memory(kind: str, size_bytes: int) -> str:
 def _sockets(frame: _Frame, sockets: Sequence[Socket]) -> Iterator[Text]:
     """Yield each socket's boxes, as many beside each other as the width allows, all boxes of one width."""
     room = frame.width - 4 if max((len(s.numa) for s in sockets), default=0) == 1 else frame.width // 2 - 5
-    drawn = [[(_numa_title(node), _numa(frame, node, room)) for node in socket.numa] for socket in sockets]
+    drawn = [[(numa_title(node), _numa(frame, node, room)) for node in socket.numa] for socket in sockets]
     inner = max(
         (max(len(title) - 1, *(line.cell_len for line in content)) for nodes in drawn for title, content in nodes),
         default=0,
@@ -93,7 +94,8 @@ def _sockets(frame: _Frame, sockets: Sequence[Socket]) -> Iterator[Text]:
             yield from _beside(boxes[start : start + per_row], inner + 4)
 
 
-def _numa_title(node: Numa) -> str:
+def numa_title(node: Numa) -> str:
+    """Return what a NUMA node is, to be set into its frame."""
     return f" numa {node.id}, {_memory(node.memory, node.memory_bytes)} "
 
 

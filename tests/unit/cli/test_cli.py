@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import socket
@@ -17,6 +18,7 @@ import pytest
 from nodecpu import __version__
 from nodecpu.admin.state import NodeState, Reply
 from nodecpu.cli import main
+from nodecpu.cli.status import watch
 from nodecpu.config import Config, parse
 from tests.unit.nodestates import n4c16
 
@@ -130,7 +132,7 @@ def test_containers_are_listed_with_what_they_have(daemon: Path, capsys: Output)
     assert rows[2].split()[:8] == ["shop/web-0/app", "claimed", "root", "4-5", "4-5", "-", "0", "yes"]
 
 
-@pytest.mark.parametrize("verb", ["claims", "containers"])
+@pytest.mark.parametrize("verb", ["claims", "containers", "pools"])
 def test_lists_as_json(verb: str, daemon: Path, capsys: Output) -> None:
     assert ask(daemon, verb, "--json") == 0
     assert json.loads(capsys.readouterr().out) == json.loads(msgspec.json.encode(getattr(n4c16(), verb)))
@@ -199,3 +201,49 @@ def test_gather_prints_the_name_and_works_without_a_daemon(tmp_path: Path, capsy
     assert "secrets are not" in captured.err
     assert main(["gather", "--config", str(file), "--output", str(target)]) == 1
     assert "is there already" in capsys.readouterr().err
+
+
+def test_pools_are_listed_with_what_is_asked_of_them(daemon: Path, capsys: Output) -> None:
+    assert ask(daemon, "pools") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "POOL  CPUS  SHARED NOW  ASKED  MEMORY",
+        "root  0-15  0-14        1500m  0",
+    ]
+
+
+class _Enough(Exception):
+    pass
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_status_is_watched_over_a_daemon_that_goes_away(daemon: Path, capsys: Output, *, as_json: bool) -> None:
+    args = argparse.Namespace(json=as_json, socket=daemon / "admin.sock", config=None, watch=0.5)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 1:
+            args.socket = daemon / "gone.sock"
+        else:
+            raise _Enough
+
+    with pytest.raises(_Enough):
+        watch(args, sleep)
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [sorted(json.loads(line))[0] for line in lines] == ["aside", "error"]
+    else:
+        assert lines[0] == "n4c16, nodecpu 0.1.0"
+        assert lines[-2].startswith("the daemon is not running")
+    assert slept == [0.5, 0.5]
+
+
+def test_version_as_json(capsys: Output) -> None:
+    assert main(["version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == __version__
+
+
+@pytest.mark.parametrize("seconds", ["0", "x", "1e9", "nan"])
+def test_watch_takes_a_sensible_pause(seconds: str, capsys: Output) -> None:
+    assert main(["status", "--watch", seconds]) == 2
+    assert "--watch" in capsys.readouterr().err
