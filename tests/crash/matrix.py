@@ -17,7 +17,7 @@ from tests.crash.yard import opened_yard
 MACHINE: Final = "2 sockets, 2 nodes, 2 cores, 2 threads"
 DAEMON: Final[JsonObject] = {
     "policy": {"reserved": "15"},
-    "enforce": {"period_s": 0.3},
+    "enforce": {"period_s": 0.6},
     "claims": {"wait_s": 2.0},
     "log": {"level": "info"},
 }

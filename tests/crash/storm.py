@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from nodecpu.lab.scheduler import Unschedulable
 from tests.crash.matrix import DAEMON, MACHINE
@@ -18,11 +18,9 @@ QUIET_EVERY = 10
 
 
 @dataclass
-class Storm:
-    """One yard's storm; equal seeds make equal choices (not equal timing)."""
+class Figures:
+    """What was done and seen. ``settled_s``: the longest time from a synchronisation until all was in order."""
 
-    runtime: str
-    seed: int
     kills: int = 0
     during_start: int = 0
     checks: int = 0
@@ -30,6 +28,27 @@ class Storm:
     restarts: int = 0
     late: int = 0
     settled_s: float = 0.0
+
+    def __add__(self, other: Figures) -> Figures:
+        summed = {one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
+        return Figures(**summed | {"settled_s": max(self.settled_s, other.settled_s)})
+
+    def text(self) -> str:
+        """Return the figures in a sentence."""
+        return (
+            f"{self.kills} kills ({self.during_start} of them during a start), {self.pods} pods and {self.restarts}"
+            f" restarts of containers meanwhile, {self.checks} checks, {self.late} containers corrected that were"
+            f" created unpinned, order {self.settled_s:.2f} s after a synchronisation at the latest; 0 violations"
+        )
+
+
+@dataclass
+class Storm:
+    """One yard's storm; equal seeds make equal choices (not equal timing)."""
+
+    runtime: str
+    seed: int
+    figures: Figures = field(default_factory=Figures)
     _quiet: asyncio.Event = field(default_factory=asyncio.Event)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _busy: int = 0
@@ -48,25 +67,27 @@ class Storm:
             except BaseExceptionGroup as group:
                 log = "\n".join(yard.daemon.log_text().splitlines()[-60:])
                 what = _leaf(group)
-                raise Broken(f"seed {self.seed}, kill {self.kills}: {type(what).__name__} {what}\n{log}") from group
+                raise Broken(
+                    f"seed {self.seed}, kill {self.figures.kills}: {type(what).__name__} {what}\n{log}"
+                ) from group
 
     async def _kill(self, world: World, kills: int) -> None:
         rng = random.Random(f"{self.seed}/kills")
         yard = world.yard
-        while self.kills < kills:
+        while self.figures.kills < kills:
             starts = yard.daemon.starts
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.random() * 0.2)
             else:
                 await yard.up()
                 await asyncio.sleep(rng.random() * 0.4)
-            self.during_start += not yard.daemon.ready.is_set()
+            self.figures.during_start += not yard.daemon.ready.is_set()
             await yard.daemon.end(signal.SIGKILL)
             await yard.started_after(starts)
-            self.kills += 1
-            if self.kills % 3 == 0:
+            self.figures.kills += 1
+            if self.figures.kills % 3 == 0:
                 await self._look(world)
-            if self.kills % QUIET_EVERY == 0:
+            if self.figures.kills % QUIET_EVERY == 0:
                 await self._look_closely(world)
 
     async def _look(self, world: World) -> None:
@@ -75,16 +96,16 @@ class Storm:
         await world.yard.synchronized()
         began = loop.time()
         await world.eventually(world.disorder, SETTLE_S)
-        self.settled_s = max(self.settled_s, loop.time() - began)
+        self.figures.settled_s = max(self.figures.settled_s, loop.time() - began)
         await world.check_running()
-        self.late = sum(world.late.values())
-        self.checks += 1
+        self.figures.late = sum(world.late.values())
+        self.figures.checks += 1
 
     async def _look_closely(self, world: World) -> None:
         self._quiet.clear()
         await self._idle.wait()
         await world.check_all()
-        self.checks += 1
+        self.figures.checks += 1
         self._quiet.set()
 
     async def _work(self, world: World, number: int) -> None:
@@ -100,7 +121,7 @@ class Storm:
                     await world.stop(own.pop(rng.randrange(len(own))))
                 elif own and rng.random() < 0.3:
                     await world.restart_container(rng.choice(own))
-                    self.restarts += 1
+                    self.figures.restarts += 1
                 else:
                     count += 1
                     name = f"w{number}-{count}"
@@ -109,7 +130,7 @@ class Storm:
                     except Unschedulable:
                         world.withdraw(name)
                         continue
-                    self.pods += 1
+                    self.figures.pods += 1
                     own.append(name)
             finally:
                 self._busy -= 1

@@ -43,8 +43,8 @@ def test_kills_at_random_moments_under_load_lose_nothing_and_move_nobody() -> No
     """R1, R4, G9, U47, U56: four workers create, restart and end pods while the daemon dies again and again."""
     storm = Storm("containerd-2.4", seed=1)
     asyncio.run(storm.run(20))
-    assert storm.pods > 0
-    assert storm.checks >= 6
+    assert storm.figures.pods > 0
+    assert storm.figures.checks >= 6
 
 
 def test_runtime_kubelet_and_api_server_come_and_go_without_anybody_being_written_to() -> None:

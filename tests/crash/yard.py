@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from nodecpu.lab.cgroups import ModelCgroups
 from nodecpu.lab.jsontree import JsonObject
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.lab.stage import DRIVER, Daemon, Stage, StageError, StageSettings
@@ -175,11 +176,13 @@ async def opened_yard(*, runtime: str = "containerd-2.4", machine: str, daemon: 
         async with asyncio.TaskGroup() as tasks:
             yard = _made(root, StageSettings(machine=machine, runtime=runtime, daemon=daemon), tasks)
             listener = tasks.create_task(_listen(notify, yard.daemon))
+            kernel: asyncio.Task[None] | None = None
             await yard.daemon.open()
             try:
                 await yard.stage.open()
                 await yard.daemon.start()
                 tasks.create_task(yard.keep_alive())
+                kernel = tasks.create_task(_play_kernel(yard.stage))
                 await yard.up()
                 yield yard
                 if yard.trouble:
@@ -189,6 +192,8 @@ async def opened_yard(*, runtime: str = "containerd-2.4", machine: str, daemon: 
                 await yard.stage.close()
                 await yard.daemon.close()
                 listener.cancel()
+                if kernel is not None:
+                    kernel.cancel()
     finally:
         notify.close()
         shutil.rmtree(root, ignore_errors=True)
@@ -229,6 +234,14 @@ def _memory_directory(machine: str) -> Path:
     root = Path(tempfile.mkdtemp(prefix="nodecpu-", dir=base))
     write_machine(parse_machine(machine), root / "host")
     return root
+
+
+async def _play_kernel(stage: Stage) -> None:
+    """Let effective cpusets follow what is written: the daemon reads back what it wrote, and writes again otherwise."""
+    assert isinstance(stage.cgroups, ModelCgroups)
+    while True:
+        stage.cgroups.refresh()
+        await asyncio.sleep(0.05)
 
 
 async def _listen(notify: socket.socket, daemon: Daemon) -> None:
