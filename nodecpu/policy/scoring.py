@@ -183,37 +183,28 @@ def best_pool(ledger: Ledger, machine: Machine, request: Request) -> Choice:
                 f"no pool with room is close to {names}", hint="make room there, or let the hints not be strict"
             )
         return Choice(pool=ledger.tree.root)
-    best, row = _winner(scorer, rows, enough)
-    if row is None:
+    best, rivals, words = _winner(scorer, rows, enough)
+    if not rivals:
         return Choice(pool=best)
-    other, _ = _winner(scorer, rows, [pool for pool in _survivors(scorer, rows, row, enough) if pool is not best])
-    return Choice(pool=best, why=f"{best.name} before {other.name}: {row[1]}")
+    second, _, _ = _winner(scorer, rows, rivals)
+    return Choice(pool=best, why=f"{best.name} before {second.name}: {words}")
 
 
-def _winner(scorer: _Scorer, rows: Sequence[_Row], pools: Sequence[Pool]) -> tuple[Pool, _Row | None]:
-    """Return the best of the pools, and the row that told it from the last other one; None if there was no other."""
-    decisive: _Row | None = None
-    left = pools
+def _winner(scorer: _Scorer, rows: Sequence[_Row], pools: Sequence[Pool]) -> tuple[Pool, Sequence[Pool], str]:
+    """Return the best of the pools, those that only the last row to tell any apart has beaten, and that row's words."""
+    left, rivals, decisive = pools, list[Pool](), ""
     for row in rows:
         if len(left) == 1:
             break
-        best = _best_by(scorer, row, left)
-        if len(best) < len(left):
-            decisive, left = row, best
-    return left[0], decisive
+        best, beaten = _best_by(scorer, row, left)
+        if beaten:
+            left, rivals, decisive = best, beaten, row[1]
+    return left[0], rivals, decisive
 
 
-def _survivors(scorer: _Scorer, rows: Sequence[_Row], until: _Row, pools: Sequence[Pool]) -> Sequence[Pool]:
-    """Return those of the pools that are the best by all rows before one."""
-    left = pools
-    for row in rows:
-        if row is until:
-            break
-        left = _best_by(scorer, row, left)
-    return left
-
-
-def _best_by(scorer: _Scorer, row: _Row, pools: Sequence[Pool]) -> Sequence[Pool]:
+def _best_by(scorer: _Scorer, row: _Row, pools: Sequence[Pool]) -> tuple[list[Pool], list[Pool]]:
+    """Return the pools with the highest number of a row, and the others."""
     values = [row[0](scorer, pool) for pool in pools]
     most = max(values)
-    return [pool for pool, value in zip(pools, values, strict=True) if value == most]
+    best = [pool for pool, value in zip(pools, values, strict=True) if value == most]
+    return best, [pool for pool, value in zip(pools, values, strict=True) if value != most]
