@@ -20,6 +20,14 @@ def shared_data(*parts: str) -> Path:
     return path
 
 
+def shared_design(name: str) -> Path:
+    """Return a design document beside the recorded data; skip the test if absent."""
+    path = Path(os.environ.get("NODECPU_SHARED", ROOT.parent / "shared")) / "design" / name
+    if not path.exists():
+        pytest.skip(f"design document not here: {name}")
+    return path
+
+
 def need_program(name: str) -> str:
     """Return the path of a program; skip the test if it is not installed."""
     found = shutil.which(name)
