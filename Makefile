@@ -18,7 +18,7 @@ INSTALL = $(BIN)/python -m pip --disable-pip-version-check install -qq --no-buil
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: venv
 venv: $(READY) ## make the virtual environment
@@ -71,13 +71,37 @@ lint: $(READY) ## style, types, and generated files that are up to date
 bench: $(READY) ## measure, and print the figures as a table
 	$(BIN)/python -m tests.bench
 
+MUTANTS_ARGS ?=
+
+.PHONY: mutants
+mutants: $(READY) ## change the decisions in small ways and see whether tests notice; MUTANTS_ARGS="--sample 20" tries a part
+	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
+
 .PHONY: e2e
-e2e: $(READY) ## the daemon against the stand-ins and against a real containerd; here nothing may be skipped (root)
-	NODECPU_CI=1 $(BIN)/python -m pytest -m "lab or containerd" $(PYTEST_ARGS)
+e2e: $(READY) ## the daemon against stand-ins, a real containerd and a real systemd; here nothing may be skipped (root)
+	NODECPU_CI=1 $(BIN)/python -m pytest -m "lab or containerd or nspawn" $(PYTEST_ARGS)
+
+# What packages are built with has an environment of its own: the locked tools, and what nodecpu needs to tell of itself.
+PACKAGE_VENV := build/packaging
+PACKAGE_READY := $(PACKAGE_VENV)/.from-locks
+PACKAGE = PYTHONPATH=.:packaging $(PACKAGE_VENV)/bin/python -m nodecpu_packaging.build
+PACKAGE_ARGS ?=
 
 .PHONY: package
-package: $(READY) ## build the wheel and the source archive in dist/
-	$(BIN)/hatchling build --directory dist
+package: $(PACKAGE_READY) ## build deb and rpm for each distribution, the wheel and the source archive in dist/
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(PACKAGE_VENV)/bin/hatchling build --directory dist
+	$(PACKAGE) $(PACKAGE_ARGS)
+
+.PHONY: package-tools
+package-tools: $(PACKAGE_READY) ## make the environment that packages are built in
+
+$(PACKAGE_READY): $(LOCKS)/build.txt $(LOCKS)/package.txt $(LOCKS)/runtime.txt
+	$(PYTHON) -m venv --clear $(PACKAGE_VENV)
+	for lock in build package runtime; do \
+	  $(PACKAGE_VENV)/bin/python -m pip --disable-pip-version-check install -qq --no-build-isolation --no-deps \
+	    --require-hashes -r $(LOCKS)/$$lock.txt; \
+	done
+	touch $@
 
 .PHONY: proto
 OUT := .
@@ -103,6 +127,7 @@ lock: ## write packaging/locks anew from pyproject.toml (UPGRADE=1: newest versi
 	$(COMPILE) --output-file $(LOCKS)/dev.txt --extra dev pyproject.toml
 	$(COMPILE) --output-file $(LOCKS)/build.txt --constraint $(LOCKS)/dev.txt $(LOCKS)/build.in
 	$(COMPILE) --output-file $(LOCKS)/runtime.txt --constraint $(LOCKS)/dev.txt pyproject.toml
+	$(COMPILE) --output-file $(LOCKS)/package.txt --constraint $(LOCKS)/lock.txt $(LOCKS)/package.in
 
 .PHONY: clean
 clean: ## remove what was built and cached; .venv stays

@@ -319,7 +319,7 @@ class Claims:
         self._service.tell_pending()
 
     def _may_come_free(self) -> bool:
-        """Return whether CPUs may return soon: of released claims still in use, of claims that are not confirmed yet."""
+        """Return whether CPUs may return soon: of released claims still in use, or of claims not confirmed yet."""
         return any(claim.released or claim.unproven for claim in self._books.ledger.claims.values())
 
 

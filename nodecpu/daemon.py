@@ -47,7 +47,8 @@ from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
 from nodecpu.locality import Locality
 from nodecpu.log import kv
-from nodecpu.metrics import Counters
+from nodecpu.measured import MeasuredClaims
+from nodecpu.metrics import Counters, render
 from nodecpu.nri import connection as nri
 from nodecpu.nri.plugin import Plugin
 from nodecpu.policy.facts import AllocatedClaim
@@ -57,6 +58,7 @@ from nodecpu.preflight.checks import RuntimeLink
 from nodecpu.preflight.watch import Preflight, Views
 from nodecpu.reconfigure import reconfigure
 from nodecpu.reports import CLAIM, Subject
+from nodecpu.scrape import ScrapeServer
 from nodecpu.service import Service, Watchers
 from nodecpu.startup import Started, node_name, rules_of, start
 from nodecpu.store.claims import NODE_UID, Disk, Job
@@ -255,6 +257,7 @@ class Daemon:
                         ("export", self._export.run()),
                         ("watchdog", self._feed_watchdog()),
                         ("preflight", self._preflight.run()),
+                        ("metrics", ScrapeServer(self._config.metrics.listen, self._metrics).run()),
                         ("cluster", self._serve_cluster()),
                     )
                 ]
@@ -305,7 +308,7 @@ class Daemon:
         kubelet = KubeletPlugin(
             driver=self._config.dra.driver,
             kubelet=self._config.paths.kubelet,
-            claims=AsideClaims(self._claims, self._aside),
+            claims=MeasuredClaims(AsideClaims(self._claims, self._aside), self._service.books, self._counters),
             health=self._health,
             on_status=self._kubelet_told,
         )
@@ -514,6 +517,9 @@ class Daemon:
         state = node_state(self._service.books, self._surroundings, self._links(), counters, refusals)
         findings = finding_states(self._preflight.findings)
         return msgspec.structs.replace(state, preflight=findings, aside=self._aside.reason)
+
+    def _metrics(self) -> bytes:
+        return render(self._state(), compatible=self._config.metrics.compatible_names)
 
     def _try(self, objects: Sequence[bytes]) -> tuple[TrialRow, ...]:
         return tried(self._service, self._config.dra.driver, objects)

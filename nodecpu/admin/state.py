@@ -140,6 +140,14 @@ class ContainerRow(Shape, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class HistogramState(Shape, frozen=True, kw_only=True):
+    """How many values came up to each bound (beyond the one before), and beyond the last; ``total`` is their sum."""
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)
+    total: float = 0.0
+
+
 class CounterState(Shape, frozen=True, kw_only=True):
     """What was counted since the daemon's start; the mappings go by reason, cause and error code."""
 
@@ -150,6 +158,10 @@ class CounterState(Shape, frozen=True, kw_only=True):
     annotations: dict[str, int] = {}
     repairs: dict[str, int] = {}
     refusals: dict[str, int] = {}
+    prepares: dict[str, int] = {}
+    unprepares: dict[str, int] = {}
+    prepare_s: HistogramState = HistogramState()
+    claim_cpus: HistogramState = HistogramState()
 
 
 class RefusalState(Shape, frozen=True, kw_only=True):

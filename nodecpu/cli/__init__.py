@@ -115,6 +115,12 @@ def _add_working(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     check.add_argument("--offline", action="store_true", help="do not ask the API server")
     check.add_argument("--preflight", action="store_true", help="before the start: the daemon need not run")
 
+    text = "list the metrics with their help, or print the daemon's"
+    metrics = verbs.add_parser("metrics", help=text, description=text, allow_abbrev=False)
+    _add_query(metrics)
+    metrics.add_argument("--values", action="store_true", help="print the daemon's, in Prometheus' text format")
+    metrics.add_argument("--compatible", action="store_true", help="with those by the names of dra-driver-cpu")
+
     text = "write one archive with what somebody who helps needs, and no secrets"
     gather = verbs.add_parser("gather", help=text, description=text, allow_abbrev=False)
     gather.add_argument("--output", type=Path, metavar="FILE", help="default: nodecpu-NODE.tar.gz in this directory")

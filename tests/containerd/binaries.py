@@ -68,7 +68,7 @@ def _fetch(home: Path, unpacked: Path) -> None:
         pytest.skip("needs Debian's archive keyring to check the containerd package")
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as scratch:
-        apt = _private_apt(Path(scratch), _archive())
+        apt = _private_apt(Path(scratch), debian_archive())
         try:
             _run([*apt, "update"], Path(scratch))
             _run([*apt, "download", f"containerd={VERSION}"], Path(scratch))
@@ -80,7 +80,7 @@ def _fetch(home: Path, unpacked: Path) -> None:
         shutil.move(tree, unpacked)
 
 
-def _archive() -> str:
+def debian_archive() -> str:
     """Return the address of Debian's archive as apt is configured here: the one that serves the running release."""
     release = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     listed = subprocess.run(

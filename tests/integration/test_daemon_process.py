@@ -217,3 +217,20 @@ def test_static_cpu_manager_makes_the_daemon_stand_aside_and_check_tells_the_rem
     assert any(line.startswith("-> set cpuManagerPolicy: none in") for line in lines)
     assert any(line.startswith("failed NRI socket") for line in lines)
     assert "standing aside: nothing is pinned" in said
+
+
+def test_metrics_are_served_while_the_daemon_runs_and_their_socket_goes_with_it(place: Place, systemd: Systemd) -> None:
+    path = place.directory / "metrics.sock"
+    place.configure(f'[metrics]\nlisten = "unix:{path}"\ncompatible_names = true\n')
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+        systemd.wait_for("READY=1")
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(PATIENCE_S)
+            peer.connect(str(path))
+            peer.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            answer = b"".join(iter(lambda: peer.recv(65536), b"")).decode()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    assert 'nodecpu_link_up{link="runtime"} 0.0' in answer
+    assert "dra_cpu_available_cpus 8.0" in answer
+    assert place.sockets == ["notify"]

@@ -26,6 +26,7 @@ from nodecpu.config_forms import (
     Text,
     Whole,
 )
+from nodecpu.config_listen import ListenText
 from nodecpu.config_policy import ClassText, CpuChoiceText, NamespaceClass, QosClass
 from nodecpu.cpuset import CpuSet
 from nodecpu.errors import ConfigError
@@ -315,6 +316,7 @@ PLAIN: dict[type, st.SearchStrategy[object]] = {
     NamespaceClass: st.sampled_from([f"{glob}: {name}" for glob in ("batch-*", "*", "db") for name in ("bulk", "rt")]),
     QosClass: st.sampled_from(["BestEffort: bulk", "Burstable: rt", "Guaranteed: dl"]),
     Amount: st.integers(0, 10**6).map("{}m".format),
+    ListenText: st.sampled_from(["", "127.0.0.1:9103", "[::1]:1", "unix:/run/x/metrics.sock"]),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT
 
 LOCKS = ROOT / "packaging" / "locks"
-ALL = ("runtime", "dev", "build", "lock")
+ALL = ("runtime", "dev", "build", "lock", "package")
 
 
 def pins(name: str) -> dict[str, str]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import shutil
 import subprocess
 import sys
 
 import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodecpu.metrics import Counters, render
+from nodecpu.errors import NodeCpuError, StateError
+from nodecpu.ids import ClaimUID
+from nodecpu.measured import MeasuredClaims
+from nodecpu.metrics import COMPATIBLE, FAMILIES, Counters, metrics_markdown, render
+from nodecpu.policy.plan import PreparedDevice
+from tests.node import Node, claim, scene_in_memory
+from tests.support import ROOT
 from tests.unit.nodestates import n4c16
 
 
@@ -49,3 +59,106 @@ def test_no_label_names_a_pod_claim_or_container() -> None:
 def test_counting_does_not_load_the_client_library() -> None:
     code = "import sys, nodecpu.metrics; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Kubelet:
+    """Stands where the claims are decided: succeeds for one UID, fails for others."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def prepare(self, uid: ClaimUID, namespace: str, name: str, *, budget_s: float) -> tuple[PreparedDevice, ...]:
+        return await self._node.claims.prepare(uid, namespace, name, budget_s=0)
+
+    async def unprepare(self, uid: ClaimUID) -> None:
+        if uid == "bad":
+            raise StateError("the disk is full")
+        await self._node.claims.unprepare(uid)
+
+
+async def _measure(node: Node) -> None:
+    node.synchronize()
+    clock = iter([0.0, 0.02, 5.0, 5.3, 9.0, 109.0])
+    claims = MeasuredClaims(Kubelet(node), node.service.books, node.counters, clock=lambda: next(clock))
+    good, bad = claim(1, ("cpudevnuma000", 3)), claim(2, ("cpudevnuma000", 99))
+    node.api.claims |= {("shop", good.name): good, ("shop", bad.name): bad}
+    await claims.prepare(good.uid, "shop", good.name, budget_s=5)
+    await claims.prepare(good.uid, "shop", good.name, budget_s=5)  # the same answer: nothing is given anew
+    with pytest.raises(NodeCpuError):
+        await claims.prepare(bad.uid, "shop", bad.name, budget_s=5)
+    await claims.unprepare(good.uid)
+    with pytest.raises(StateError):
+        await claims.unprepare(ClaimUID("bad"))
+    await node.crash()
+
+
+def test_the_kubelets_calls_are_measured_and_told_by_both_names() -> None:
+    """C6: a repeated prepare counts as one more success, and gives nothing anew."""
+    scene, directory = scene_in_memory()
+    with directory:
+        node = scene.boot()
+        asyncio.run(_measure(node))
+    text = render(msgspec.structs.replace(n4c16(), counters=node.counters.state()), compatible=True)
+    found = samples(text)
+    for ours, theirs in (("nodecpu_prepares_total", "dra_cpu_prepare_claims_total"),):
+        assert (found[ours, "success"], found[ours, "error"]) == (2, 1)
+        assert (found[theirs, "success"], found[theirs, "error"]) == (2, 1)
+    assert (found["nodecpu_unprepares_total", "success"], found["nodecpu_unprepares_total", "error"]) == (1, 1)
+    buckets = [found["nodecpu_prepare_duration_seconds_bucket", bound] for bound in ("0.025", "0.25", "0.5", "30.0")]
+    assert buckets == [1, 1, 2, 2]
+    assert found["nodecpu_prepare_duration_seconds_bucket", "+Inf"] == 3
+    assert found["nodecpu_prepare_duration_seconds_count", ""] == 3
+    assert found["nodecpu_claim_cpus_bucket", "4.0"] == 1
+    assert found["nodecpu_claim_cpus_sum", ""] == 3
+    assert found["dra_cpu_allocated_cpus", ""] == 5
+
+
+def test_names_of_the_other_driver_are_there_only_when_wanted() -> None:
+    assert b"dra_cpu_" not in render(n4c16())
+    theirs = {family.full_name for family in COMPATIBLE}
+    assert theirs == {
+        "dra_cpu_allocated_cpus",
+        "dra_cpu_available_cpus",
+        "dra_cpu_reserved_cpus",
+        "dra_cpu_resource_claims_active",
+        "dra_cpu_prepare_claims_total",
+        "dra_cpu_unprepare_claims_total",
+        "dra_cpu_prepare_claim_duration_seconds",
+        "dra_cpu_claim_allocated_cpus",
+    }
+
+
+def test_every_declared_metric_is_told_with_its_help_and_kind() -> None:
+    state = msgspec.structs.replace(n4c16(), links=msgspec.structs.replace(n4c16().links, credentials_expire_at=1e9))
+    text = render(state, compatible=True).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for family in (*FAMILIES, *COMPATIBLE):
+        assert (families[family.name].type, families[family.name].documentation) == (family.kind, family.help)
+
+
+def test_drift_is_a_gauge_of_the_moment() -> None:
+    moved = tuple(
+        msgspec.structs.replace(one, confirmed="0-15") if one.pod == "db-0" else one for one in n4c16().containers
+    )
+    found = samples(render(msgspec.structs.replace(n4c16(), containers=moved, aside="static")))
+    assert (found["nodecpu_containers_adrift", ""], found["nodecpu_aside", ""]) == (1, 1)
+
+
+def test_the_page_is_what_is_declared() -> None:
+    assert (ROOT / "docs/reference/metrics.md").read_text() == metrics_markdown()
+
+
+def test_alerts_go_by_metrics_that_there_are() -> None:
+    rules = (ROOT / "packaging/alerts/nodecpu.rules.yml").read_text()
+    known = {family.full_name for family in FAMILIES}
+    used = set(re.findall(r"\bnodecpu_[a-z_]+", rules))
+    assert used
+    assert used <= known
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_alert_rules_fire_as_their_own_tests_say() -> None:
+    alerts = ROOT / "packaging/alerts"
+    for command in (("check", "rules", "nodecpu.rules.yml"), ("test", "rules", "nodecpu.rules.test.yml")):
+        done = subprocess.run(["promtool", *command], cwd=alerts, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -39,4 +39,4 @@ def test_exposure_stays_low(unit: Path) -> None:
 def test_a_wrong_configuration_is_not_retried(unit: Path) -> None:
     """Exit code 78 (ConfigError) ends it; everything else is restarted without a limit."""
     lines = unit.read_text().splitlines()
-    assert {"RestartPreventExitStatus=78", "Restart=on-failure", "StartLimitIntervalSec=0"} <= set(lines)
+    assert {"RestartPreventExitStatus=78", "Restart=always", "StartLimitIntervalSec=0"} <= set(lines)

@@ -1,0 +1,129 @@
+"""Every field that is written exists in the version of the API that it is written to; others are dropped (D3)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodecpu.dra.devices import Dividing, devices_of
+from nodecpu.dra.slices import Create, make_pool, plan_writes, slice_object
+from nodecpu.kube.events import Events
+from nodecpu.kube.manifests import Choices, manifests
+from nodecpu.kube.nrt import API_VERSION, node_topology
+from nodecpu.kube.renewal import TokenRenewal
+from nodecpu.lab.machine import parse_machine, write_machine
+from nodecpu.policy.usable import usable_cpus
+from nodecpu.topology.sysfs import read_topology
+from tests.node import Scene
+from tests.unit.kube.api_fields import fields_of
+from tests.unit.kube.test_certificate import token
+from tests.unit.kube.test_events import CLAIM_A, WEB, FakeApi
+
+MAPS = frozenset({"attributes", "capacity", "annotations"})
+
+
+def paths(value: object, path: str, known: frozenset[str]) -> Iterator[str]:
+    """Yield the path of every leaf; what the table has as ``**`` is not looked into."""
+    if f"{path}.**" in known:
+        yield f"{path}.**"
+    elif isinstance(value, Mapping):
+        for key, child in value.items():
+            name = "*" if path.rpartition(".")[2] in MAPS else key
+            yield from paths(child, f"{path}.{name}" if path else name, known)
+    elif isinstance(value, list):
+        for child in value:
+            yield from paths(child, f"{path}[]", known)
+    else:
+        yield path
+
+
+def unknown_fields(written: object) -> set[str]:
+    found: dict[str, Any] = json.loads(json.dumps(written))
+    known = fields_of(f"{found['apiVersion']} {found['kind']}")
+    return set(paths(found, "", known)) - known
+
+
+def test_an_unknown_field_would_be_found() -> None:
+    event = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a", "labels": {}}, "involvedObject": {"id": 1}}
+    assert unknown_fields(event) == {"involvedObject.id"}
+    with pytest.raises(KeyError):
+        unknown_fields({"apiVersion": "v1", "kind": "Secret"})
+
+
+def test_manifests() -> None:
+    for one in manifests(Choices(topology=True, topology_crd=True, numa_nodes=2)):
+        assert unknown_fields(one) == set(), one["kind"]
+
+
+@pytest.mark.parametrize("grouping", ["numa", "individual"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_slices(tmp_path: Path, grouping: str, *, closed: bool) -> None:
+    """D1, D5."""
+    write_machine(parse_machine("2 sockets, 2 nodes, 2 cores, 2 threads, isolated 2-3"), tmp_path)
+    topology = read_topology(tmp_path)
+    none = topology.online - topology.online
+    usable = usable_cpus(
+        online=topology.online, isolated=topology.isolated, available=None, kubepods=None, reserved=none
+    )
+    dividing = Dividing(grouping=grouping, full_cores=grouping == "numa")
+    devices = devices_of(topology, usable, dividing=dividing, driver="dra.cpu")
+    pool = make_pool("dra.cpu", "node1", devices, closed=closed)
+    writes = plan_writes(pool, (), {})
+    assert writes
+    for write in writes:
+        assert isinstance(write, Create)
+        assert unknown_fields(slice_object(pool, write, "node-uid")) == set()
+
+
+def test_node_topology(tmp_path: Path) -> None:
+    """X2."""
+
+    async def test() -> None:
+        node = Scene(tmp_path).boot()
+        try:
+            found = node_topology(node.service.books.ledger, node.started.topology, policy="none")
+            written = {"apiVersion": API_VERSION, "kind": "NodeResourceTopology", **found}
+            assert unknown_fields(written) == set()
+        finally:
+            await node.crash()
+
+    asyncio.run(test())
+
+
+def test_events() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        events = Events(api, node="node1")
+        for subject in (WEB, CLAIM_A):
+            events.report(subject, "PrepareRefused", "why")
+            await events.send_one()
+        assert [unknown_fields(body) for _, _, body in api.sent] == [set(), set()]
+
+    asyncio.run(test())
+
+
+def test_token_requests(tmp_path: Path) -> None:
+    about = {"name": "nodecpu", "uid": "u"}
+    bound = {"namespace": "nodecpu", "serviceaccount": about, "node": {"name": "node1", "uid": "n"}}
+    (tmp_path / "token").write_text(token(iat=0, exp=1000, aud=["api"], **{"kubernetes.io": bound}))
+    config = {
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"user": "a"}}],
+        "users": [{"name": "a", "user": {"tokenFile": "token"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+
+    async def test() -> None:
+        api = FakeApi()
+        renewal = TokenRenewal(api, tmp_path / "kubeconfig", node="node1", now=lambda: 900.0)
+        with pytest.raises(Exception, match="malformed answer"):
+            await renewal.look()
+        ((_, _, body),) = api.sent
+        assert unknown_fields(body) == set()
+
+    asyncio.run(test())

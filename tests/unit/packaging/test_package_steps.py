@@ -1,0 +1,88 @@
+"""What the packages' scripts ask before they start or remove: credentials, claims in the books."""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.support import ROOT
+
+
+@pytest.fixture
+def steps() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("package_steps", ROOT / "packaging" / "files" / "package_steps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "nodecpu.toml"
+    file.write_text(f'[paths]\nstate = "{tmp_path}/state"\n[kube]\nkubeconfig = "{tmp_path}/kubeconfig"\n')
+    return file
+
+
+def books(tmp_path: Path, *names: str) -> None:
+    (tmp_path / "state").mkdir(exist_ok=True)
+    with closing(sqlite3.connect(tmp_path / "state" / "claims.db")) as db:
+        db.execute("CREATE TABLE claims (uid TEXT PRIMARY KEY, row BLOB NOT NULL)")
+        rows = [(name, f'{{"namespace": "shop", "name": "{name}"}}') for name in names]
+        db.executemany("INSERT INTO claims VALUES (?, ?)", rows)
+        db.commit()
+
+
+def test_it_may_not_run_without_credentials(steps: ModuleType, config: Path, tmp_path: Path) -> None:
+    assert steps.main("may-run", config) == 1
+    (tmp_path / "kubeconfig").touch()
+    assert steps.main("may-run", config) == 0
+
+
+def test_it_may_run_without_credentials_that_it_does_not_use(steps: ModuleType, config: Path) -> None:
+    config.write_text("[kube]\nenabled = false\n")
+    assert steps.main("may-run", config) == 0
+
+
+@pytest.mark.parametrize("claims", [None, ()])
+def test_it_may_be_removed_without_claims(
+    steps: ModuleType, config: Path, tmp_path: Path, claims: tuple[str, ...] | None
+) -> None:
+    if claims is not None:
+        books(tmp_path, *claims)
+    assert steps.main("may-remove", config) == 0
+
+
+def test_removal_is_refused_with_the_claims_by_name(
+    steps: ModuleType, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R5."""
+    books(tmp_path, *(f"claim-{n:02}" for n in range(12)))
+    assert steps.main("may-remove", config) == 1
+    said = capsys.readouterr().err
+    assert "12 claims hold CPUs" in said
+    assert "claim shop/claim-09" in said
+    assert "claim-10" not in said
+    assert "and 2 more" in said
+    assert "NODECPU_FORCE_REMOVE=1" in said
+
+
+def test_books_that_cannot_be_read_count_as_claims(
+    steps: ModuleType, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "claims.db").write_text("this is no database, and longer than a header of one: " * 4)
+    assert steps.main("may-remove", config) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_wrong_configuration_does_not_keep_the_package(steps: ModuleType, config: Path) -> None:
+    config.write_text("nonsense")
+    if not Path("/var/lib/nodecpu/claims.db").exists():
+        assert steps.main("may-remove", config) == 0
