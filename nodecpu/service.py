@@ -512,7 +512,12 @@ class Service:
         """Give a container what an in-place update asks for, if that is other than what it has (G12)."""
         spec = self._pods.get(sandbox.uid)
         told = resized(grant, told_of(sandbox, container, spec), wanted)
-        if (told.mcpu, told.limit_mcpu) == (grant.told_mcpu, grant.limit_mcpu) or grant.group is Group.IGNORED:
+        memory = wanted.memory_limit_bytes or grant.memory_bytes
+        if grant.group is Group.IGNORED:
+            return
+        if (told.mcpu, told.limit_mcpu) == (grant.told_mcpu, grant.limit_mcpu):
+            if memory != grant.memory_bytes:
+                self._enter(replace(grant, memory_bytes=memory))
             return
         preferences = annotated(self.rules, sandbox, container, spec).preferences
         reserved = bool(self.books.ledger.tree.usable.reserved)
@@ -528,7 +533,7 @@ class Service:
         )
         try:
             changed = resized_grant(self.books.ledger, self.machine, self.rules, grant, request)
-            self._enter(changed)
+            self._enter(replace(changed, memory_bytes=memory))
         except NodeCpuError as err:
             self._counters.refused(err, "resize", _name(sandbox, container), sandbox.uid)
             kv(

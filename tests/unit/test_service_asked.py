@@ -317,6 +317,22 @@ def test_holders_resize_keeps_its_claim(scene: Scene) -> None:
     play(scene, story)
 
 
+def test_resize_of_memory_is_taken_into_the_books(scene: Scene) -> None:
+    """G12, M1: with CPUs and without."""
+
+    async def story(node: Node) -> None:
+        start(node, own(1, 2000))
+        for wanted, memory in (
+            (Resources(memory_limit_bytes=1 << 30), 1 << 30),
+            (Resources(shares=4096, memory_limit_bytes=2 << 30), 2 << 30),
+            (Resources(shares=2048), 2 << 30),
+        ):
+            resize(node, own(1, 2000), wanted)
+            assert node.service.books.ledger.containers[ContainerID("c1")].memory_bytes == memory
+
+    play(scene, story)
+
+
 def test_restarted_container_gets_the_same_cpus_and_the_figures_of_its_spec(scene: Scene) -> None:
     """L4, G11: in the same sandbox, whether the stop event came or not."""
 
