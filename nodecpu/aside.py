@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Final
 from nodecpu.errors import NotReady
 from nodecpu.ids import ClaimUID
 from nodecpu.log import kv
+from nodecpu.metrics import Counters
 from nodecpu.nri.plugin import RuntimeEvents
 from nodecpu.nri.versions import RuntimeVersion
 from nodecpu.policy.evidence import shown_by
 from nodecpu.policy.facts import Container, Resources, Sandbox
 from nodecpu.policy.plan import Creation, PreparedDevice, Update
+from nodecpu.refusals import Kind
+from nodecpu.reports import CLAIM, POD, NoReports, Reports, Subject
 
 if TYPE_CHECKING:
     from nodecpu.dra.service import ClaimService
@@ -32,9 +35,11 @@ _HINT: Final = "set it to none on this node; nodecpu check tells how"
 class Aside:
     """Why we stand aside; empty: we do not. ``changed`` is called when that changes."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], counters: Counters) -> None:
         self.reason = ""
+        self.reports: Reports = NoReports()
         self._changed = changed
+        self._counters = counters
 
     def take(self, reason: str) -> None:
         """Stand aside for a reason, or no longer for none."""
@@ -47,10 +52,25 @@ class Aside:
             kv(_LOG, logging.INFO, "not standing aside any more")
         self._changed()
 
-    def refuse(self, who: str) -> None:
-        """Raise NotReady for somebody who cannot be served while we stand aside."""
+    def refuse_claim(self, uid: ClaimUID, namespace: str, name: str) -> None:
+        """Raise NotReady for a claim, if we stand aside; counted and told as any refusal."""
         if self.reason:
-            raise NotReady(f"{who}: {self.reason}, so nothing is pinned on this node", hint=_HINT)
+            subject = Subject(kind=CLAIM, namespace=namespace, name=name, uid=uid)
+            raise self._refusal("claim", f"{namespace}/{name}", subject, "PrepareRefused")
+
+    def refuse_container(self, sandbox: Sandbox, container: Container) -> None:
+        """Raise NotReady for a container that shows a claim, if we stand aside; counted and told as any refusal."""
+        if self.reason:
+            subject = Subject(kind=POD, namespace=sandbox.namespace, name=sandbox.name, uid=sandbox.uid)
+            name = f"{sandbox.namespace}/{sandbox.name}/{container.name}"
+            raise self._refusal("container", name, subject, "ContainerRefused")
+
+    def _refusal(self, kind: Kind, name: str, subject: Subject, reason: str) -> NotReady:
+        err = NotReady(f"{kind} {name}: {self.reason}, so no claim is served on this node", hint=_HINT)
+        self._counters.refused(err, kind, name, subject.uid)
+        kv(_LOG, logging.WARNING, f"{kind} refused", state=name, err=err)
+        self.reports.report(subject, reason, str(err))
+        return err
 
 
 class AsideClaims:
@@ -62,7 +82,7 @@ class AsideClaims:
 
     async def prepare(self, uid: ClaimUID, namespace: str, name: str, *, budget_s: float) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices; raises NodeCpuError."""
-        self._aside.refuse(f"claim {namespace}/{name}")
+        self._aside.refuse_claim(uid, namespace, name)
         return await self._claims.prepare(uid, namespace, name, budget_s=budget_s)
 
     async def unprepare(self, uid: ClaimUID) -> None:
@@ -106,7 +126,7 @@ class AsideRuntime:
         if not self._aside.reason:
             return self._service.create_container(sandbox, container)
         if shown_by(container):
-            self._aside.refuse(f"container {sandbox.namespace}/{sandbox.name}/{container.name} holds a claim")
+            self._aside.refuse_container(sandbox, container)
         self._service.run_sandbox(sandbox)
         return Creation(placement=None)
 

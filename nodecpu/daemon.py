@@ -203,7 +203,7 @@ class Daemon:
         self._service.mount_of = self._export.create
         started.books.exported = self._export.changed
         self._service.containers_lost = self._started.containers_lost
-        self._aside = Aside(self._aside_changed)
+        self._aside = Aside(self._aside_changed, self._counters)
         self._preflight = Preflight(
             Views(
                 config=lambda: self._config, link=self._runtime_link, api=lambda: self._api, published=self._published
@@ -334,7 +334,7 @@ class Daemon:
         self._publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
         watch = PodWatch(api, node=self._node, sink=self._service)
         events = Events(api, node=self._node)
-        self._claims.reports = self._service.reports = events
+        self._claims.reports = self._service.reports = self._aside.reports = events
         self._reconciler = Reconciler(
             self._claims,
             self._service,

@@ -78,6 +78,7 @@ RULES = {
     "D7": "After a switch of grouping, live claims are served by their old device names",
     "X2": "The pools as a NodeResourceTopology, written on change, at most once a second",
     "X1": "Each container can read what it got, in a file kept up to date",
+    "E2": "All around the daemon is looked at and reported with its remedy; a static manager is stood aside from",
     "R1": "After a restart nothing moves",
     "R2": "Synchronize tells which containers exist, the books who owns what",
     "R3": "Another configuration is taken over while running, whole or not at all; claims keep their CPUs",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from email.utils import formatdate
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -186,8 +187,8 @@ class ApiServer:
         }
         raw = await reader.readexactly(min(int(headers.get("content-length", "0")), _MAX_BODY))
         try:
-            if target.startswith("/version"):
-                _answer(writer, 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.2"})
+            if (plain := self._unstored(method, target, raw)) is not None:
+                _answer(writer, 201 if method == "POST" else 200, plain)
                 return True
             request = parse_request(method, target, raw, headers.get("content-type", ""))
             self._authorize(request, headers.get("authorization", ""))
@@ -207,6 +208,21 @@ class ApiServer:
             _answer(writer, error.status, error.body())
         await writer.drain()
         return True
+
+    def _unstored(self, method: str, target: str, raw: bytes) -> JsonObject | None:
+        """Return the answer to what is asked without any object being meant: versions, groups, one's own rights."""
+        if target.startswith("/version"):
+            return {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
+        if method == "GET" and target == "/apis/resource.k8s.io/v1":
+            return {"kind": "APIResourceList", "groupVersion": "resource.k8s.io/v1", "resources": []}
+        if method == "POST" and target == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+            body: JsonObject = json.loads(raw)
+            asked = (
+                text(body, "spec", "resourceAttributes", "verb"),
+                text(body, "spec", "resourceAttributes", "resource"),
+            )
+            return {**body, "status": {"allowed": self.rights is None or asked in self.rights}}
+        return None
 
     def _authorize(self, request: Request, authorization: str) -> None:
         if self.tokens is not None and authorization.removeprefix("Bearer ") not in self.tokens:
@@ -407,7 +423,8 @@ def _describe(request: Request) -> str:
 
 def _answer(writer: asyncio.StreamWriter, status: int, body: JsonObject) -> None:
     content = json.dumps(body).encode()
-    head = f"HTTP/1.1 {status} Lab\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"HTTP/1.1 {status} Lab\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    head += f"Date: {formatdate(usegmt=True)}\r\n\r\n"
     writer.write(head.encode() + content)
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from nodecpu.aside import Aside, AsideClaims, AsideRuntime
 from nodecpu.errors import NotReady
+from nodecpu.metrics import Counters
 from nodecpu.policy.facts import ContainerState, Resources
+from nodecpu.reports import CLAIM, Subject
 from tests.node import ALL, Node, PodShape, claim, scene_in_memory
 
 WHY = "the kubelet's CPU manager is static"
@@ -20,11 +22,26 @@ async def _prepared(node: Node) -> None:
     await node.prepare(claim(1, ("cpudevnuma000", 2)))
 
 
+class Told:
+    """Who was told something."""
+
+    def __init__(self) -> None:
+        self.subjects: list[Subject] = []
+
+    def report(self, subject: Subject, reason: str, message: str) -> None:
+        assert (reason, WHY in message) == ("PrepareRefused", True)
+        self.subjects.append(subject)
+
+
 async def _refused(node: Node, aside: Aside) -> None:
+    told = aside.reports = Told()
     claims = AsideClaims(node.claims, aside)
     one = claim(1, ("cpudevnuma000", 2))
-    with pytest.raises(NotReady, match=f"claim shop/claim-1: {WHY}, so nothing is pinned"):
+    with pytest.raises(NotReady, match=f"claim shop/claim-1: {WHY}, so no claim is served"):
         await claims.prepare(one.uid, "shop", "claim-1", budget_s=5)
+    (refusal,) = node.counters.last_refusals.all
+    assert (refusal.kind, refusal.name, refusal.uid) == ("claim", "shop/claim-1", one.uid)
+    assert told.subjects == [Subject(kind=CLAIM, namespace="shop", name="claim-1", uid=one.uid)]
     await claims.unprepare(one.uid)
     assert not node.service.books.ledger.claims
 
@@ -34,7 +51,7 @@ def test_containers_run_where_the_runtime_puts_them_and_holders_are_refused() ->
     with directory:
         node = scene.boot()
         asyncio.run(_prepared(node))
-        aside = Aside(lambda: None)
+        aside = Aside(lambda: None, node.counters)
         runtime = AsideRuntime(node.service, aside)
         aside.take(WHY)
         shared, holder = PodShape(number=1), PodShape(number=2, claims=("claim-1",))
@@ -43,7 +60,7 @@ def test_containers_run_where_the_runtime_puts_them_and_holders_are_refused() ->
         assert (creation.placement, creation.updates) == (None, ())
         node.runtime.add(shared.sandbox, shared.container("c1"), creation.placement)
         env = node.env_of(claim(1).uid)
-        with pytest.raises(NotReady, match="holds a claim"):
+        with pytest.raises(NotReady, match=f"container shop/pod-2/main: {WHY}"):
             runtime.create_container(holder.sandbox, holder.container("c2", env))
         running = replace(shared.container("c1"), state=ContainerState.RUNNING)
         runtime.container_seen(shared.sandbox, running)
@@ -67,7 +84,7 @@ def test_claims_are_refused_with_the_reason_and_released_all_the_same() -> None:
     with directory:
         node = scene.boot()
         asyncio.run(_prepared(node))
-        aside = Aside(lambda: None)
+        aside = Aside(lambda: None, node.counters)
         aside.take(WHY)
         asyncio.run(_refused(node, aside))
         asyncio.run(node.crash())
@@ -75,7 +92,7 @@ def test_claims_are_refused_with_the_reason_and_released_all_the_same() -> None:
 
 def test_change_is_told_once() -> None:
     told: list[str] = []
-    aside = Aside(lambda: told.append(aside.reason))
+    aside = Aside(lambda: told.append(aside.reason), Counters())
     for reason in (WHY, WHY, "", ""):
         aside.take(reason)
     assert told == [WHY, ""]

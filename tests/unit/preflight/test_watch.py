@@ -12,6 +12,7 @@ import pytest
 from nodecpu.aside import Aside
 from nodecpu.dra.publish import PublishStatus
 from nodecpu.log import LineFormatter
+from nodecpu.metrics import Counters
 from nodecpu.nri.versions import runtime_version
 from nodecpu.preflight.checks import RuntimeLink
 from nodecpu.preflight.finding import Grade
@@ -33,7 +34,7 @@ class Scene:
         self.published: PublishStatus | None = None
         self.changes: list[str] = []
         self.changed = asyncio.Event()
-        self.aside = Aside(self._note)
+        self.aside = Aside(self._note, Counters())
         views = Views(
             config=lambda: self.config, link=lambda: self.link, api=lambda: None, published=lambda: self.published
         )
