@@ -272,6 +272,7 @@ class Claims:
             claim_uid=claim.uid,
             cpus=grant.cpus,
             device=",".join(result.device for result in grant.results),
+            state=_compromise(grant),
         )
         return _devices(self._service.rules.driver, grant)
 
@@ -335,8 +336,14 @@ def _write(specs: SpecFiles, grant: ClaimGrant) -> None:
     specs.write(grant)
 
 
+def _compromise(grant: ClaimGrant) -> str | None:
+    """Return what a claim wished for and did not get; None if there is nothing."""
+    missed = sorted({words for result in grant.results for words in result.missed})
+    return f"without {', '.join(missed)}" if missed else None
+
+
 def _allocation_of(grant: ClaimGrant) -> AllocatedClaim:
-    """Return the allocation that a grant was made for: the same devices and amounts."""
+    """Return the allocation that a grant was made for: the same devices, amounts and wishes."""
     return AllocatedClaim(
         uid=grant.uid,
         namespace=grant.namespace,
@@ -349,6 +356,7 @@ def _allocation_of(grant: ClaimGrant) -> AllocatedClaim:
                 cpus=len(result.cpus),
                 share_id=result.share_id,
                 admin_access=result.admin_access,
+                wishes=result.wishes,
             )
             for result in grant.results
         ),

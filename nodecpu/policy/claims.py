@@ -41,6 +41,7 @@ def claim_grant(ledger: Ledger, machine: Machine, rules: Rules, claim: Allocated
                 cpus=picked.cpus,
                 share_id=wanted.share_id,
                 admin_access=wanted.admin_access,
+                wishes=wanted.wishes,
                 missed=picked.missed,
             )
         )

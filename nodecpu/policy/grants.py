@@ -11,6 +11,7 @@ from enum import Enum
 from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet, union
 from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.policy.facts import ContainerState, QoS
+from nodecpu.policy.wishes import Wishes
 from nodecpu.topology.model import MemoryKind
 
 
@@ -18,7 +19,7 @@ from nodecpu.topology.model import MemoryKind
 class ResultGrant:
     """The CPUs of one allocation result (C3); none with ``admin_access`` (C13).
 
-    ``missed`` are the wishes that could not be met, in words (C10).
+    ``wishes`` are the claim's own, ``missed`` those that could not be met, in words (C10).
     """
 
     request: str
@@ -27,6 +28,7 @@ class ResultGrant:
     cpus: CpuSet
     share_id: str | None = None
     admin_access: bool = False
+    wishes: Wishes | None = None
     missed: tuple[str, ...] = ()
 
     @property
