@@ -8,7 +8,9 @@ from nodecpu.log import kv
 from nodecpu.metrics import Counters
 from nodecpu.policy.annotations import Annotated, Preferences, preferences_of
 from nodecpu.policy.facts import Container, PodSpec, Sandbox
+from nodecpu.policy.requests import Request
 from nodecpu.policy.rules import Rules
+from nodecpu.policy.scheduling import SchedulingClass
 from nodecpu.reports import Reports, Subject
 
 _LOG = logging.getLogger(__name__)
@@ -41,3 +43,22 @@ def reported(
         )
         reports.report(subject, "AnnotationIgnored", problem.text)
     return found.preferences
+
+
+def scheduling_of(
+    rules: Rules, sandbox: Sandbox, container: Container, request: Request, *, runtime_can: bool
+) -> SchedulingClass | None:
+    """Return the scheduling class for a new container, if the runtime can set it; if it cannot, that is logged."""
+    wanted = rules.scheduling_of(sandbox.namespace, request.qos, request.preferences.scheduling_class)
+    if wanted is None or runtime_can:
+        return wanted
+    kv(
+        _LOG,
+        logging.WARNING,
+        "scheduling class not set: the runtime's NRI is older than 0.11",
+        pod=f"{sandbox.namespace}/{sandbox.name}",
+        container=container.name,
+        container_id=container.id,
+        state=wanted.name,
+    )
+    return None

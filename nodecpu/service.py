@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nodecpu.annotated import annotated, reported
+from nodecpu.annotated import annotated, reported, scheduling_of
 from nodecpu.attraction import Nearness, attraction
 from nodecpu.books import Books
 from nodecpu.cpuset import MAX_ID, union
@@ -23,8 +23,8 @@ from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
 from nodecpu.nri.versions import RuntimeVersion
-from nodecpu.policy.allocate import asked, container_grant, figured, resized_grant
-from nodecpu.policy.annotations import Annotated, Preferences, preferences_of
+from nodecpu.policy.allocate import asked, container_grant, figured
+from nodecpu.policy.annotations import Annotated, Preferences
 from nodecpu.policy.evidence import shown_by, told_by, unproven_grants
 from nodecpu.policy.facts import Container, ContainerState, PodSpec, Resources, Sandbox
 from nodecpu.policy.figures import merged
@@ -36,9 +36,9 @@ from nodecpu.policy.pending import Seen
 from nodecpu.policy.plan import Change, Creation, Mount, Update
 from nodecpu.policy.pull import Pull
 from nodecpu.policy.rebuilt import as_it_runs
-from nodecpu.policy.requests import Request, check_handler, request_of, resized, told_of
+from nodecpu.policy.requests import Request, check_handler, request_of
+from nodecpu.policy.resize import Resize, resize
 from nodecpu.policy.rules import Rules
-from nodecpu.policy.scheduling import SchedulingClass
 from nodecpu.quotas import QuotaFiles, Quotas
 from nodecpu.reports import POD, NoReports, Reports, Subject
 
@@ -196,7 +196,7 @@ class Service:
         return Creation(
             placement=placement,
             updates=updates,
-            scheduling=self._scheduling(sandbox, container, request),
+            scheduling=scheduling_of(self.rules, sandbox, container, request, runtime_can=self._schedules),
             mount=self.mount_of(container.id),
         )
 
@@ -511,29 +511,12 @@ class Service:
     def _resize(self, sandbox: Sandbox, container: Container, grant: ContainerGrant, wanted: Resources) -> None:
         """Give a container what an in-place update asks for, if that is other than what it has (G12)."""
         spec = self._pods.get(sandbox.uid)
-        told = resized(grant, told_of(sandbox, container, spec), wanted)
-        memory = wanted.memory_limit_bytes or grant.memory_bytes
-        if grant.group is Group.IGNORED:
-            return
-        if (told.mcpu, told.limit_mcpu) == (grant.told_mcpu, grant.limit_mcpu):
-            if memory != grant.memory_bytes:
-                self._enter(replace(grant, memory_bytes=memory))
-            return
         preferences = annotated(self.rules, sandbox, container, spec).preferences
-        reserved = bool(self.books.ledger.tree.usable.reserved)
-        request = request_of(
-            self.rules,
-            sandbox,
-            container,
-            spec,
-            grant.claimed,
-            reserved=reserved,
-            preferences=preferences,
-            told=told,
-        )
+        update = Resize(sandbox=sandbox, container=container, spec=spec, preferences=preferences, wanted=wanted)
         try:
-            changed = resized_grant(self.books.ledger, self.machine, self.rules, grant, request)
-            self._enter(replace(changed, memory_bytes=memory))
+            changed = resize(self.books.ledger, self.machine, self.rules, grant, update)
+            if changed is not None:
+                self._enter(changed)
         except NodeCpuError as err:
             self._counters.refused(err, "resize", _name(sandbox, container), sandbox.uid)
             kv(
@@ -547,48 +530,6 @@ class Service:
             )
             self.reports.report(self._subject(sandbox), "ResizeRefused", str(err))
             raise
-
-    def _scheduling(self, sandbox: Sandbox, container: Container, request: Request) -> SchedulingClass | None:
-        """Return the scheduling class for a new container, if the runtime can set it."""
-        wanted = self.rules.scheduling_of(sandbox.namespace, request.qos, request.preferences.scheduling_class)
-        if wanted is None or self._schedules:
-            return wanted
-        kv(
-            _LOG,
-            logging.WARNING,
-            "scheduling class not set: the runtime's NRI is older than 0.11",
-            pod=f"{sandbox.namespace}/{sandbox.name}",
-            container=container.name,
-            container_id=container.id,
-            state=wanted.name,
-        )
-        return None
-
-    def asked_again(self, rules: Rules, grant: ContainerGrant, *, reserved: bool) -> Request | None:
-        """Return what a container in the books asks for by some rules; None if its sandbox is not known (yet)."""
-        sandbox = self._sandboxes.get(grant.sandbox_id)
-        if sandbox is None:
-            return None
-        spec = self._pods.get(grant.pod_uid)
-        container = Container(id=grant.id, sandbox_id=grant.sandbox_id, name=grant.name)
-        told = told_of(sandbox, container, spec)
-        told = replace(
-            told,
-            mcpu=grant.told_mcpu,
-            limit_mcpu=grant.limit_mcpu,
-            qos=grant.qos,
-            may_own=told.may_own or bool(grant.exclusive),
-        )
-        annotations = sandbox.annotations if spec is None else spec.annotations
-        preferences = preferences_of(rules, sandbox.namespace, container.name, annotations).preferences
-        return request_of(
-            rules, sandbox, container, spec, grant.claimed, reserved=reserved, preferences=preferences, told=told
-        )
-
-    def reconfigured(self) -> None:
-        """Have what follows from other rules looked after: containers to be told, claims that may fit now."""
-        self._watchers.freed()
-        self.tell_pending()
 
     def check_quotas(self) -> None:
         """Look whether a quota throttles CPUs that a container owns (G14)."""
