@@ -22,7 +22,7 @@ _OLDEST: Final = (1, 34)
 
 _REVIEW: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-_HOW: Final = "see the table of rights in docs/how-to/install.md"
+_HOW: Final = "apply what `nodecpu manifests` prints, see docs/how-to/access.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

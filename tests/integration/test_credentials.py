@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,24 @@ def test_changed_file_is_noticed_without_a_refusal(tmp_path: Path, monkeypatch: 
                 (tmp_path / "token").symlink_to("new")
                 await client.get(NODE_PATH)
                 assert ends(client) == 1_900_000_000
+            finally:
+                client.close()
+
+    run(test)
+
+
+def test_end_of_a_client_certificate_is_told(tmp_path: Path) -> None:
+    """The first to end counts."""
+    (tmp_path / "c.pem").write_bytes(NODE)
+    (tmp_path / "k.pem").write_text("not needed without TLS")
+
+    async def test() -> None:
+        async with cluster() as one:
+            user = {"client-certificate": "c.pem", "client-key": "k.pem", "token": token(exp=1_900_000_000)}
+            client = KubeClient(config_file(tmp_path, one.server.url, user), timeout_s=5)
+            try:
+                await client.get(NODE_PATH)
+                assert ends(client) == datetime(2027, 11, 30, 14, 27, 39, tzinfo=UTC).timestamp()
             finally:
                 client.close()
 

@@ -18,6 +18,7 @@ from nodecpu.kube.manifests import SLICE_VERSIONS, Choices, device_classes, mani
 from nodecpu.lab.apiserver import DRIVERS_RIGHTS
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.policy.usable import usable_cpus
+from nodecpu.preflight.cluster import RIGHTS
 from nodecpu.topology.sysfs import read_topology
 from tests.support import ROOT
 
@@ -44,6 +45,12 @@ def test_rights_are_those_that_the_lab_grants() -> None:
     pairs = {(verb, plural) for rule in asked for plural in rule["resources"] for verb in rule["verbs"]}
     assert pairs == DRIVERS_RIGHTS
     assert all("*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"] for rule in asked)
+
+
+def test_rights_that_are_checked_before_the_start_are_those_that_are_asked_for() -> None:
+    checked = {(right.group, right.resource, tuple(right.verbs)) for right in RIGHTS}
+    asked = {(r["apiGroups"][0], r["resources"][0], tuple(r["verbs"])) for r in plain(list(rules(PLAIN)))}
+    assert checked == asked
 
 
 def test_rights_on_what_is_optional_are_asked_for_on_request_only() -> None:
