@@ -136,12 +136,18 @@ def _add_working(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 
 def _add_configuring(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    config = verbs.add_parser("config", help="check, show or begin a configuration file", allow_abbrev=False)
+    config = verbs.add_parser("config", help="check, show, compare or begin a configuration file", allow_abbrev=False)
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for action, text in (("check", "list every mistake in a file"), ("show", "print all settings in force")):
+    for action, text in (
+        ("check", "list every mistake in a file"),
+        ("show", "print all settings in force"),
+        ("diff", "tell what a file changes in the defaults, or another file in it"),
+    ):
         one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)
         one.add_argument("file", type=Path, nargs="?", default=DEFAULT_CONFIG, help="default: %(default)s")
-    actions.choices["show"].add_argument("--json", action="store_true", help="print JSON")
+    actions.choices["diff"].add_argument("other", type=Path, nargs="?", help="the file to compare with FILE")
+    for action in ("show", "diff"):
+        actions.choices[action].add_argument("--json", action="store_true", help="print JSON")
     actions.add_parser("init", help="print a file to begin with", allow_abbrev=False)
 
     text = "print what the cluster needs once: DeviceClasses, rights, admission policy"

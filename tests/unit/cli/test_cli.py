@@ -66,7 +66,9 @@ def test_module_is_the_command() -> None:
     assert done.stdout == f"nodecpu {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [[], ["start"], ["config"], ["status", "--jsn"], ["config", "check", "a", "b"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["start"], ["config"], ["status", "--jsn"], ["config", "check", "a", "b"], ["explain"]]
+)
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: Output) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
@@ -247,3 +249,18 @@ def test_version_as_json(capsys: Output) -> None:
 def test_watch_takes_a_sensible_pause(seconds: str, capsys: Output) -> None:
     assert main(["status", "--watch", seconds]) == 2
     assert "--watch" in capsys.readouterr().err
+
+
+def test_config_diff_tells_what_changes_and_what_needs_a_restart(tmp_path: Path, capsys: Output) -> None:
+    old, new = tmp_path / "old.toml", tmp_path / "new.toml"
+    old.write_text('[log]\nlevel = "debug"\n')
+    new.write_text('[log]\nlevel = "debug"\n[dra]\ndriver = "x.cpu"\ngrouping = "l3"\n')
+    assert main(["config", "diff", str(old)]) == 0
+    assert capsys.readouterr().out == 'log.level: "info" -> "debug"\n'
+    assert main(["config", "diff", str(old), str(new)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        'dra.driver: "dra.cpu" -> "x.cpu", needs a restart',
+        'dra.grouping: "numa" -> "l3"',
+    ]
+    assert main(["config", "diff", str(new), str(old), "--json"]) == 0
+    assert [one["key"] for one in json.loads(capsys.readouterr().out)] == ["dra.driver", "dra.grouping"]
