@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -162,3 +164,32 @@ def test_alert_rules_fire_as_their_own_tests_say() -> None:
     for command in (("check", "rules", "nodecpu.rules.yml"), ("test", "rules", "nodecpu.rules.test.yml")):
         done = subprocess.run(["promtool", *command], cwd=alerts, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def dashboard() -> list[str]:
+    """Return the queries of the Grafana dashboard."""
+    board = json.loads((ROOT / "packaging/grafana/nodecpu.json").read_text())
+    return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+
+
+def test_dashboard_goes_by_metrics_that_there_are() -> None:
+    known = {family.full_name for family in FAMILIES}
+    known |= {f"{family.name}_bucket" for family in FAMILIES if family.kind == "histogram"}
+    assert {name for query in dashboard() for name in re.findall(r"\bnodecpu_[a-z_]+", query)} <= known
+
+
+def test_dashboard_asks_only_for_the_nodes_that_were_chosen() -> None:
+    for query in dashboard():
+        assert len(re.findall(r"\bnodecpu_[a-z_]+", query)) == query.count('instance=~"$instance"')
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_dashboards_queries_are_right_in_form(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(dashboard())
+    ]
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
