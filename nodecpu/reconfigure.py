@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
+from nodecpu.annotated import annotated
 from nodecpu.arrangement import Arrangement
 from nodecpu.log import kv
+from nodecpu.policy.facts import Container
+from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.rearrange import Asked, rearranged
+from nodecpu.policy.requests import Request, request_of, told_of
 from nodecpu.policy.rules import Rules
 from nodecpu.service import Service
 
@@ -22,8 +27,8 @@ def reconfigure(service: Service, arranged: Arrangement, rules: Rules) -> None:
     reserved = bool(arranged.usable.reserved)
     asked = {}
     for grant in old.containers.values():
-        before = service.asked_again(service.rules, grant, reserved=bool(old.tree.usable.reserved))
-        now = service.asked_again(rules, grant, reserved=reserved)
+        before = _asked(service, service.rules, grant, reserved=bool(old.tree.usable.reserved))
+        now = _asked(service, rules, grant, reserved=reserved)
         if before is not None and now is not None:
             asked[grant.id] = Asked(before=before, now=now)
     made = rearranged(old, arranged.tree, arranged.machine, rules, asked)
@@ -43,3 +48,24 @@ def reconfigure(service: Service, arranged: Arrangement, rules: Rules) -> None:
             state=grant.reason,
         )
     service.reconfigured()
+
+
+def _asked(service: Service, rules: Rules, grant: ContainerGrant, *, reserved: bool) -> Request | None:
+    """Return what a container in the books asks for by some rules; None if its sandbox is not known (yet)."""
+    sandbox = service.sandbox_of(grant)
+    if sandbox is None:
+        return None
+    spec = service.spec_of(grant.pod_uid)
+    container = Container(id=grant.id, sandbox_id=grant.sandbox_id, name=grant.name)
+    told = told_of(sandbox, container, spec)
+    told = replace(
+        told,
+        mcpu=grant.told_mcpu,
+        limit_mcpu=grant.limit_mcpu,
+        qos=grant.qos,
+        may_own=told.may_own or bool(grant.exclusive),
+    )
+    preferences = annotated(rules, sandbox, container, spec).preferences
+    return request_of(
+        rules, sandbox, container, spec, grant.claimed, reserved=reserved, preferences=preferences, told=told
+    )

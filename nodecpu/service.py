@@ -536,6 +536,15 @@ class Service:
         if self._quotas is not None:
             self._quotas.audit(lift=self.rules.lift_pod_quota)
 
+    def sandbox_of(self, grant: ContainerGrant) -> Sandbox | None:
+        """Return a container's sandbox; None while the runtime has not told of it (yet)."""
+        return self._sandboxes.get(grant.sandbox_id)
+
+    def reconfigured(self) -> None:
+        """Have what follows from other rules looked after: containers to be told, claims that may fit now."""
+        self._watchers.freed()
+        self.tell_pending()
+
     def spec_of(self, uid: PodUID) -> PodSpec | None:
         """Return a pod as last seen."""
         return self._pods.get(uid)
