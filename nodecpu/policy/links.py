@@ -66,6 +66,7 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
             held.append(_link_by_reference(claim, refs))
         else:
             ignored.append(ENV_PREFIX + uid)
+    _require_one_of_a_name(ledger, sandbox, container, held)
     links = tuple(link for link in held if link.cpus)
     _require_injected(ledger, sandbox, container, spec, {ledger.claims[link.claim_uid].name for link in held})
     for link in links:
@@ -181,6 +182,17 @@ def _require_proven(ledger: Ledger, sandbox: Sandbox, container: Container, spec
                 f"container {sandbox.namespace}/{sandbox.name}/{container.name} shows claim UID {claim.uid},"
                 " which the API server has not confirmed yet",
                 hint="it is confirmed when the API server answers; if this stays, check the daemon's link to it",
+            )
+
+
+def _require_one_of_a_name(ledger: Ledger, sandbox: Sandbox, container: Container, held: list[Link]) -> None:
+    """Raise ClaimConflict if two claims of one name are shown: only one of them can be the pod's (C6)."""
+    names = [ledger.claims[link.claim_uid].name for link in held]
+    for name in names:
+        if names.count(name) > 1:
+            raise ClaimConflict(
+                f"container {sandbox.namespace}/{sandbox.name}/{container.name} shows two claims of the name {name}",
+                hint="a container sets no DRA_CPUSET_ variable by itself; remove it from the pod",
             )
 
 

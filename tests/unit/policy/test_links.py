@@ -168,6 +168,33 @@ def test_request_variables_beside_the_claims_own_are_not_reported() -> None:
     assert links(node, env, ClaimRef(claim=grant.name)) == Links(held=whole(grant))
 
 
+def test_request_variable_alone_proves_nothing() -> None:
+    """L1: the runtime injects it beside the claim's own."""
+    node = books()
+    grant = prepare(node, claim(1, (1, 2), (2, 1)))
+    env = {name: value for name, value in claim_env(grant).items() if name != f"{ENV_PREFIX}{grant.uid}"}
+    assert env
+    with pytest.raises(NotReady):
+        links(node, env, ClaimRef(claim=grant.name))
+    assert links(node, env) == Links(held=(), ignored=tuple(env))
+
+
+def test_generated_name_that_is_not_known_yet_does_not_stand_in_the_way_of_others() -> None:
+    """L1."""
+    node = books()
+    grant = prepare(node, claim(1, (1, 2)))
+    assert links(node, claim_env(grant), ClaimRef(claim=grant.name), ClaimRef(claim=None)).held == whole(grant)
+
+
+def test_two_claims_of_one_name_are_refused() -> None:
+    """C6, L1: a pod that shows the one before its own, whose value it knew, does not get both."""
+    node = books()
+    before = prepare(node, claim(1, (1, 2)))
+    after = prepare(node, replace(claim(2, (2, 2)), name=before.name))
+    with pytest.raises(ClaimConflict, match="two claims"):
+        links(node, {**claim_env(before), **claim_env(after)}, ClaimRef(claim=before.name))
+
+
 def test_released_or_moved_claim_gives_nothing_anew() -> None:
     """L1, C12, T7."""
     node = books()
