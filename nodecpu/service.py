@@ -246,12 +246,15 @@ class Service:
 
     def restore_pods(self, pods: Iterable[PodSpec]) -> None:
         """Take in the pods that were stored before a restart."""
-        self._pods = {pod.runtime_uid: pod for pod in pods}
+        self._pods = {pod.runtime_uid: pod for pod in sorted(pods, key=lambda pod: not pod.is_mirror)}
 
     def pods_listed(self, pods: Sequence[PodSpec]) -> None:
         """Replace what is known of pods; those whose containers still run are kept until these have stopped."""
         running = {grant.pod_uid for grant in self.books.ledger.containers.values()}
-        listed = {pod.runtime_uid: pod for pod in pods}
+        listed: dict[PodUID, PodSpec] = {}
+        for pod in sorted(pods, key=lambda pod: pod.is_mirror):
+            if self._may_enter(pod, listed.get(pod.runtime_uid) or self._pods.get(pod.runtime_uid)):
+                listed[pod.runtime_uid] = pod
         gone = [uid for uid in self._pods if uid not in listed and uid not in running]
         changed = [pod for uid, pod in listed.items() if self._pods.get(uid) != pod]
         self._pod_store.commit_pods(changed, [self._pods[uid].uid for uid in gone])
@@ -263,7 +266,8 @@ class Service:
 
     def pod_seen(self, pod: PodSpec) -> None:
         """Note a pod that is new or changed."""
-        if self._pods.get(pod.runtime_uid) == pod:
+        old = self._pods.get(pod.runtime_uid)
+        if old == pod or not self._may_enter(pod, old):
             return
         self._pod_store.commit_pods([pod], [])
         self._pods[pod.runtime_uid] = pod
@@ -277,6 +281,28 @@ class Service:
             return
         self._pod_store.commit_pods([], [uid])
         del self._pods[pod.runtime_uid]
+
+    @staticmethod
+    def _may_enter(pod: PodSpec, old: PodSpec | None) -> bool:
+        """Return whether a pod may stand under the UID that the runtime uses: a mirror takes no other pod's place.
+
+        Its annotation is the word of whoever made it: everybody who may create pods could speak for another's.
+        """
+        if old is None or not pod.is_mirror or (old.namespace, old.name) == (pod.namespace, pod.name):
+            return True
+        kv(
+            _LOG,
+            logging.WARNING,
+            "mirror pod ignored: it names the UID of another pod",
+            pod=f"{pod.namespace}/{pod.name}",
+            pod_uid=pod.runtime_uid,
+        )
+        return False
+
+    def _spec_of(self, sandbox: Sandbox) -> PodSpec | None:
+        """Return the pod of a sandbox as last seen, if it is the same by name: a mirror's UID proves nothing."""
+        spec = self._pods.get(sandbox.uid)
+        return None if spec is None or (spec.namespace, spec.name) != (sandbox.namespace, sandbox.name) else spec
 
     # Proof
 
@@ -472,7 +498,7 @@ class Service:
             return self._decide(sandbox, container, links, shared)
 
     def _asked(self, sandbox: Sandbox, container: Container) -> tuple[Links, Request]:
-        spec = self._pods.get(sandbox.uid)
+        spec = self._spec_of(sandbox)
         links = links_of(self.books.ledger, self.rules, sandbox, container, spec)
         if links.ignored:
             self._counters.forged_claims += 1
@@ -510,7 +536,7 @@ class Service:
 
     def _resize(self, sandbox: Sandbox, container: Container, grant: ContainerGrant, wanted: Resources) -> None:
         """Give a container what an in-place update asks for, if that is other than what it has (G12)."""
-        spec = self._pods.get(sandbox.uid)
+        spec = self._spec_of(sandbox)
         preferences = annotated(self.rules, sandbox, container, spec).preferences
         update = Resize(sandbox=sandbox, container=container, spec=spec, preferences=preferences, wanted=wanted)
         try:
@@ -557,7 +583,7 @@ class Service:
 
     def _subject(self, sandbox: Sandbox) -> Subject:
         """Return the pod as the API server knows it: a static pod is known there by its mirror's UID."""
-        spec = self._pods.get(sandbox.uid)
+        spec = self._spec_of(sandbox)
         uid = sandbox.uid if spec is None else spec.uid
         return Subject(kind=POD, namespace=sandbox.namespace, name=sandbox.name, uid=uid)
 

@@ -75,6 +75,11 @@ class PodSpec:
     pod_request_mcpu: int | None = None
     pod_limit_mcpu: int | None = None
 
+    @property
+    def is_mirror(self) -> bool:
+        """Whether this is the mirror of a static pod, by what it says of itself."""
+        return self.uid != self.runtime_uid
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:

@@ -1,0 +1,79 @@
+"""Mirrors of static pods: they say themselves whose pod they are, so that alone gains nothing (N1, L1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from nodecpu.ids import PodUID
+from nodecpu.policy.facts import PodSpec, QoS
+from tests.node import Node, PodShape, Scene, scene_in_memory
+
+GREEDY = PodShape(number=9, qos=QoS.GUARANTEED, request_mcpu=8000)
+MODEST = PodShape(number=1)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made, directory = scene_in_memory()
+    with directory:
+        yield made
+
+
+def forged() -> PodSpec:
+    """Return a pod that claims to be the mirror of another one, and asks for much."""
+    return replace(GREEDY.spec, runtime_uid=MODEST.spec.uid)
+
+
+def listed(node: Node) -> None:
+    node.service.pods_listed([MODEST.spec, forged()])
+
+
+def seen_later(node: Node) -> None:
+    node.service.pod_seen(MODEST.spec)
+    node.service.pod_seen(forged())
+
+
+def seen_first(node: Node) -> None:
+    node.service.pod_seen(forged())
+    node.service.pod_seen(MODEST.spec)
+
+
+def seen_alone(node: Node) -> None:
+    node.service.pod_seen(forged())
+
+
+@pytest.mark.parametrize("tell", [listed, seen_later, seen_first, seen_alone])
+def test_a_forged_mirror_does_not_speak_for_another_pod(scene: Scene, tell: Callable[[Node], None]) -> None:
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        tell(node)
+        node.create(MODEST.sandbox, MODEST.container("c1"))
+        assert all(not grant.exclusive for grant in node.service.books.ledger.containers.values())
+        await node.crash()
+        again = scene.boot()
+        again.synchronize()
+        again.create(MODEST.sandbox, MODEST.container("c2"))
+        assert all(not grant.exclusive for grant in again.service.books.ledger.containers.values())
+        await again.crash()
+
+    asyncio.run(whole())
+
+
+def test_a_static_pod_is_known_by_its_mirror(scene: Scene) -> None:
+    static = PodShape(number=2, qos=QoS.GUARANTEED, request_mcpu=2000)
+    mirror = replace(static.spec, uid=PodUID("mirror-2"))
+
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        node.service.pods_listed([mirror])
+        node.service.pod_seen(replace(mirror, uid=PodUID("mirror-2-again")))
+        assert len(node.create(static.sandbox, static.container("c1"))) == 2
+        await node.crash()
+
+    asyncio.run(whole())
