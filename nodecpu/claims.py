@@ -106,6 +106,15 @@ class Claims:
         self._news.set()
         self._news = asyncio.Event()
 
+    def specs_due(self) -> tuple[tuple[ClaimGrant, ...], frozenset[ClaimUID] | None]:
+        """Return the claims whose CDI specs are to be there, and those whose specs stay besides (None: all; C11).
+
+        Claims that somebody works on are left to that one: the books do not know yet what becomes of their specs.
+        """
+        busy = frozenset(self._turns)
+        grants = tuple(grant for uid, grant in self._books.ledger.claims.items() if uid not in busy)
+        return grants, busy | self._service.used_claims if self._service.is_synchronized else None
+
     def forget_row(self, uid: ClaimUID) -> None:
         """Queue the removal of a released claim's row; not waited for, since a row left over is harmless."""
         self._doors.disk.submit(Job(drops=(uid,))).add_done_callback(_log_failure)
@@ -310,6 +319,10 @@ class Claims:
         self._books.ledger.hold(grant.uid, grant.cpus)
         try:
             await disk.submit(Job(puts=(grant,), after=lambda: _write(specs, grant), undo=before))
+        except NodeCpuError:
+            self._books.ledger.unhold(grant.uid)
+            self._service.release_over([grant.uid])  # its last container may have ended meanwhile
+            raise
         finally:
             self._books.ledger.unhold(grant.uid)
         try:

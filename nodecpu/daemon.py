@@ -497,11 +497,7 @@ class Daemon:
 
     def _restore_specs(self) -> asyncio.Future[None]:
         """Have missing CDI specs written, and once the runtime is synchronised those removed that are over (C11)."""
-        ledger = self._service.books.ledger
-        used: set[ClaimUID] | None = None
-        if self._service.is_synchronized:
-            used = {link.claim_uid for container in ledger.containers.values() for link in container.links}
-        grants = tuple(ledger.claims.values())
+        grants, used = self._claims.specs_due()
         return self._disk.submit(Job(after=lambda: _restore(self._specs, grants, used)))
 
     def _links(self) -> Links:
@@ -549,7 +545,7 @@ def _claim_files(config: Config, started: Started) -> ClaimFiles:
     return ClaimFiles(specs, metadata)
 
 
-def _restore(specs: ClaimFiles, grants: tuple[ClaimGrant, ...], used: set[ClaimUID] | None) -> None:
+def _restore(specs: ClaimFiles, grants: tuple[ClaimGrant, ...], used: frozenset[ClaimUID] | None) -> None:
     specs.restore(grants, used=used)
 
 

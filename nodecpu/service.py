@@ -125,6 +125,7 @@ class Service:
         """
         self._sandboxes = {sandbox.id: sandbox for sandbox in sandboxes}
         self._unproven.clear()
+        containers = [container for container in containers if container.state is not ContainerState.STOPPED]
         listed = {container.id: container for container in containers}
         gone = [known for known in self.books.ledger.containers if known not in listed]
         self._drop(gone)
@@ -161,7 +162,8 @@ class Service:
         processes are gone are reclaimed, since their stop events can be late.
         """
         self._sandboxes[sandbox.id] = sandbox
-        previous = self.books.ledger.named(sandbox.uid, container.name)
+        # A pod that was made past the kubelet may have no UID: nobody is its predecessor.
+        previous = self.books.ledger.named(sandbox.uid, container.name) if sandbox.uid else None
         try:
             if previous is not None:
                 self._drop([previous.id])
@@ -328,6 +330,13 @@ class Service:
         """The pods of this node as last seen."""
         return tuple(self._pods.values())
 
+    @property
+    def used_claims(self) -> frozenset[ClaimUID]:
+        """The claims that containers hold, or show and could not be judged yet."""
+        links = (link for grant in self.books.ledger.containers.values() for link in grant.links)
+        shown = (uid for one in self._unproven.values() for uid in shown_by(one))
+        return frozenset(link.claim_uid for link in links) | frozenset(shown)
+
     def is_used(self, uid: ClaimUID) -> bool:
         """Return whether a container holds a claim, or shows it and could not be judged yet."""
         return bool(self.books.ledger.holders(uid)) or any(uid in shown_by(one) for one in self._unproven.values())
@@ -389,10 +398,13 @@ class Service:
             self._watchers.pending()
 
     def release_over(self, uids: Iterable[ClaimUID]) -> None:
-        """Drop released claims that no container holds any more; their CPUs return to the shared containers (C12)."""
+        """Drop released claims that no container holds any more; their CPUs return to the shared containers (C12).
+
+        One that is being prepared again stays: dropping its row now would undo the one that is being written.
+        """
         for uid in uids:
             claim = self.books.ledger.claims.get(uid)
-            if claim is None or not claim.released:
+            if claim is None or not claim.released or uid in self.books.ledger.holds:
                 continue
             dead = [g.id for g in self.books.ledger.holders(uid) if self._is_dead(g)]
             if dead:

@@ -129,7 +129,15 @@ def adopted_grant(
     if left or not union(result.cpus for result in results):
         return None
     ids = tuple(f"{driver}/cpu=claim-{claim.uid}-{index}" for index in range(len(results)))
-    return replace(old, namespace=claim.namespace, name=claim.name, results=tuple(results), cdi_ids=ids, unproven=False)
+    return replace(
+        old,
+        namespace=claim.namespace,
+        name=claim.name,
+        results=tuple(results),
+        cdi_ids=ids,
+        unproven=False,
+        released=False,
+    )
 
 
 def _parse(value: str) -> CpuSet | None:
