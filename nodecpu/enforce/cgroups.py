@@ -39,9 +39,10 @@ class Cgroups:
         try:
             cpus = (where / self._effective[0]).read_text()
             mems = (where / self._effective[1]).read_text()
-            return Effective(cpus=CpuSet.parse(cpus), mems=NodeSet.parse(mems))
+            found = Effective(cpus=CpuSet.parse(cpus), mems=NodeSet.parse(mems))
         except (OSError, ValueError):
             return None
+        return found if found.cpus else None  # processes run somewhere: no CPU at all is no answer
 
     def is_populated(self, cgroups_path: str) -> bool:
         """Return whether a container's cgroup is there and has processes (it or a cgroup below it)."""

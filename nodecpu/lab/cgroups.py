@@ -211,7 +211,9 @@ class ModelCgroups:
         for name, value in ((_CPUS, str(effective.cpus)), (_MEMS, str(effective.mems))):
             file = place / f"{name}.effective"
             if not file.exists() or file.read_text().strip() != value:
-                file.write_text(value + "\n")
+                whole = file.with_suffix(".new")  # nobody reads half of a kernel's file
+                whole.write_text(value + "\n")
+                whole.replace(file)
 
     def _notice(self, place: Path) -> None:
         path = "/" + str(place.relative_to(self.root))

@@ -45,8 +45,10 @@ def test_effective_sets_are_read(tmp_path: Path, path: str, directory: str, unif
 
 def test_a_cgroup_that_is_gone_or_odd_reads_as_nothing(tmp_path: Path) -> None:
     make(tmp_path, "kubepods/x", unified=True, cpus="(null)")
+    make(tmp_path, "kubepods/empty", unified=True, cpus="")
     cgroups = Cgroups(tmp_path)
     assert cgroups.effective("/kubepods/x") is None
+    assert cgroups.effective("/kubepods/empty") is None
     assert cgroups.effective("/kubepods/gone") is None
     assert cgroups.effective("") is None
     assert not cgroups.is_populated("/kubepods/gone")
