@@ -185,9 +185,9 @@ class Dra:
     )
     device_metadata: bool = _setting(
         Flag(),
-        default=True,
+        default=False,
         help_text="Whether containers of newly prepared claims get a file that tells core, cache, NUMA node and socket "
-        "of each of their CPUs.",
+        "of each of their CPUs. Preparing a claim then writes two more small files per request.",
         reloadable=True,
     )
 

@@ -185,10 +185,19 @@ def _attributes(cpus: Iterable[Cpu], threads: Mapping[int, int], isolated: CpuSe
     return common
 
 
-def attributes_of(topology: Topology, cpus: Iterable[int], driver: str) -> Mapping[str, Attribute]:
-    """Return the attributes that hold for every one of these CPUs, as a device that were just them would have them."""
+def threads_of(topology: Topology) -> Mapping[int, int]:
+    """Return for each CPU how many threads its core has online."""
+    return {cpu: len(core.cpus) for core in topology.cores for cpu in core.cpus}
+
+
+def attributes_of(
+    topology: Topology, threads: Mapping[int, int], cpus: Iterable[int], driver: str
+) -> Mapping[str, Attribute]:
+    """Return the attributes that hold for every one of these CPUs, as a device that were just them would have them.
+
+    ``threads`` are the machine's (``threads_of``).
+    """
     known = [topology.cpus[cpu] for cpu in cpus if cpu in topology.cpus]
-    threads = {cpu: len(core.cpus) for core in topology.cores for cpu in core.cpus}
     return _attributes(known, threads, topology.isolated, driver) if known else {}
 
 

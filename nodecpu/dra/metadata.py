@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ import msgspec
 from nodecpu.cpuset import CpuSet
 from nodecpu.dra.cdi import CDI_VERSION, CdiDirectory
 from nodecpu.dra.claims import parse_claim_uid
-from nodecpu.dra.devices import attributes_of
+from nodecpu.dra.devices import attributes_of, threads_of
 from nodecpu.errors import ClaimError, HostError
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.grants import ClaimGrant, ResultGrant
@@ -42,9 +41,11 @@ def describer(topology: Topology, driver: str) -> Describe:
     ids within the socket.
     """
 
+    threads = threads_of(topology)
+
     def describe(cpus: CpuSet) -> Mapping[str, Value]:
         known = [topology.cpus[cpu] for cpu in cpus if cpu in topology.cpus]
-        told: dict[str, Value] = dict(attributes_of(topology, cpus, driver))
+        told: dict[str, Value] = dict(attributes_of(topology, threads, cpus, driver))
         told |= {f"{driver}/numCPUs": len(cpus), f"{driver}/cpuset": str(cpus)}
         if known:
             told |= {
@@ -131,22 +132,23 @@ class MetadataFiles:
     def write(self, grant: ClaimGrant) -> None:
         """Write what was answered for a claim, where it is not there as it should be."""
         for request in requests_of(self._driver, grant):
-            path = self._root / parse_claim_uid(grant.uid) / request / "metadata.json"
+            path = self._root / parse_claim_uid(grant.uid) / f"{request}.json"
             self._write_host(path, grant, request)
-            self._cdi.put(f"{self._prefix}{grant.uid}_{request}.json", self._spec(grant, request, path))
+            self._cdi.put(self._spec_name(grant.uid, request), self._spec(grant, request, path))
 
     def remove(self, uid: ClaimUID) -> None:
         """Remove a claim's specs, then its files; none is fine."""
-        prefix = f"{self._prefix}{parse_claim_uid(uid)}_"
-        for name in self._cdi.names():
-            if name.startswith(prefix):
-                self._cdi.drop(name)
+        directory = self._root / parse_claim_uid(uid)
         try:
-            shutil.rmtree(self._root / uid)
+            # By its own small directory: that of the specs has those of all claims.
+            for path in directory.iterdir():
+                self._cdi.drop(self._spec_name(uid, path.stem))
+                path.unlink()
+            directory.rmdir()
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise _failed(self._root / uid, error) from error
+            raise _failed(directory, error) from error
 
     def restore(self, grants: Iterable[ClaimGrant], *, used: Collection[ClaimUID] | None = None) -> None:
         """Write what the claims should have; with ``used``, the claims in use, remove what is nobody's (C11)."""
@@ -157,7 +159,17 @@ class MetadataFiles:
                 self.write(grant)
         if used is not None:
             for uid in sorted(self._known() - kept):
+                self._remove_specs(uid)
                 self.remove(uid)
+
+    def _remove_specs(self, uid: ClaimUID) -> None:
+        """Remove a claim's specs by their names, whether there are files for them or not."""
+        for name in self._cdi.names():
+            if name.startswith(f"{self._prefix}{uid}_"):
+                self._cdi.drop(name)
+
+    def _spec_name(self, uid: ClaimUID, request: str) -> str:
+        return f"{self._prefix}{uid}_{request}.json"
 
     def _known(self) -> set[ClaimUID]:
         names = [name.removeprefix(self._prefix) for name in self._cdi.names() if name.startswith(self._prefix)]
@@ -184,9 +196,10 @@ class MetadataFiles:
             return metadata_text(self._driver, grant, request, self._describe, generation=generation)
 
         try:
-            for directory in (self._root, *reversed(path.parents[:2])):
-                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-                directory.chmod(0o755)  # whatever the umask
+            if not path.parent.is_dir():
+                for directory in (path.parent,) if self._root.is_dir() else (self._root, path.parent):
+                    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+                    directory.chmod(0o755)  # whatever the umask
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with os.fdopen(os.open(path, flags, 0o644), "r+b") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -130,7 +130,7 @@ def test_files_are_readable_mounted_and_resolvable(files: ClaimFiles, tmp_path: 
 
 def test_change_is_written_in_place_with_a_higher_generation(files: ClaimFiles, tmp_path: Path) -> None:
     """D6: a container's mount follows the inode."""
-    path = tmp_path / HOST / "a" / "metadata.json"
+    path = tmp_path / HOST / "a.json"
     files.write(grant(result("a", "4-5,8-11")))
     inode = path.stat().st_ino
     files.write(grant(result("a", "4-5,8-11")))
@@ -144,7 +144,7 @@ def test_change_is_written_in_place_with_a_higher_generation(files: ClaimFiles, 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"metadata": {"generation": "x"}}', '{"metadata": {"generation": -5}}'])
 def test_damaged_file_is_made_anew(files: ClaimFiles, tmp_path: Path, damage: str) -> None:
-    path = tmp_path / HOST / "a" / "metadata.json"
+    path = tmp_path / HOST / "a.json"
     files.write(grant(result("a", "4-5")))
     path.write_text(damage)
     files.write(grant(result("a", "4-5")))
@@ -183,7 +183,7 @@ def test_restore_rebuilds_what_is_missing_and_drops_orphans(files: ClaimFiles, t
 def test_link_in_the_files_place_is_refused(files: ClaimFiles, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("keep")
-    path = tmp_path / HOST / "a" / "metadata.json"
+    path = tmp_path / HOST / "a.json"
     path.parent.mkdir(parents=True)
     path.symlink_to(target)
     with pytest.raises(HostError, match="device metadata"):
