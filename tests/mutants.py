@@ -1,6 +1,6 @@
 """Do the tests bite? Changes the code of the decisions in small ways, one at a time, and runs the tests (make mutants).
 
-    python -m tests.mutants [--sample N] [--seed S] [MODULE ...]
+    python -m tests.mutants [--sample N] [--seed S] [--near] [MODULE ...]
 
 A change that no test notices is a survivor: a line of output, to be read. Some cannot be noticed, because they change
 nothing that matters; the others miss a test. Each change runs in a process of its own that has the changed text in
@@ -170,20 +170,21 @@ _ELSEWHERE = {
 """Tests of modules that are not where the others' are."""
 
 
-def _tests(module: str) -> list[str]:
-    """Return the tests that are to notice, the nearest first."""
+def _tests(module: str, *, near: bool) -> list[str]:
+    """Return the tests that are to notice, the nearest first; ``near``: these alone, if there are any."""
     room, stem = module.split(".")[1:]
     nearest = [ROOT / "tests" / "unit" / room / f"test_{stem}.py", ROOT / "tests" / "property" / f"test_{stem}.py"]
     further = [ROOT / "tests" / "unit" / room, ROOT / "tests" / "property" / "test_policy.py"]
     elsewhere = [ROOT / "tests" / name for name in _ELSEWHERE.get(module, ())]
-    return [str(path) for path in (*nearest, *elsewhere, *further) if path.exists()]
+    own = [str(path) for path in (*nearest, *elsewhere) if path.exists()]
+    return own if own and near else [*own, *(str(path) for path in further if path.exists())]
 
 
-def survives(mutant: Mutant) -> bool:
+def survives(mutant: Mutant, *, near: bool = False) -> bool:
     """Return whether the tests pass with a change; tests that hang or crash have noticed it."""
     child = os.fork()
     if child == 0:
-        os._exit(_run(mutant))
+        os._exit(_run(mutant, _tests(mutant.module, near=near)))
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -195,14 +196,14 @@ def survives(mutant: Mutant) -> bool:
     return False
 
 
-def _run(mutant: Mutant) -> int:
+def _run(mutant: Mutant, tests: Sequence[str]) -> int:
     import pytest  # noqa: PLC0415 - loaded before in the parent; nothing of ours may be
 
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     sys.meta_path.insert(0, _Finder(mutant))
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", *_tests(mutant.module)]
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
         return int(pytest.main(arguments))
     except BaseException:  # noqa: BLE001 - whatever it is, it was noticed
@@ -218,18 +219,23 @@ def main(arguments: Sequence[str]) -> int:
         "--sample", type=int, default=0, help="so many changes of each module, chosen by the seed; 0: all"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--near", action="store_true", help="run only the tests of the module itself: quick, and too strict"
+    )
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="as in nodecpu.policy.picker; none: all")
     options = parser.parse_args(arguments)
     tried = noticed = 0
     for module in options.modules or modules():
-        if not survives(Mutant(module=module, line=0, what="nothing", text=_path(module).read_text())):
+        if not survives(
+            Mutant(module=module, line=0, what="nothing", text=_path(module).read_text()), near=options.near
+        ):
             raise SystemExit(f"{module}: its tests fail without a change")
         found = list(mutants(module))
         if options.sample:
             found = random.Random(options.seed).sample(found, min(options.sample, len(found)))
         left = []
         for mutant in found:
-            if survives(mutant):
+            if survives(mutant, near=options.near):
                 left.append(mutant)
                 sys.stdout.write(f"  {_path(module).relative_to(ROOT)}:{mutant.line}: {mutant.what}\n")
                 sys.stdout.flush()

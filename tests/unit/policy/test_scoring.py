@@ -16,7 +16,7 @@ from nodecpu.policy.pull import Hint, Pull, colocated
 from nodecpu.policy.requests import Request
 from nodecpu.policy.scoring import best_pool
 from tests.unit.policy.given import claim, create, prepare
-from tests.unit.policy.machines import N4C16, Books, Shape, books
+from tests.unit.policy.machines import MEMORY_BYTES, N4C16, Books, Shape, books
 
 
 def best(node: Books, *, exclusive: int = 0, portion: int = 0) -> str:
@@ -209,3 +209,10 @@ def test_exclusive_cpus_are_looked_for_where_those_of_the_wanted_speed_are() -> 
     grant = create(node, "a", mcpu=2000, annotations={"prefer-cpu-priority/pod": "high"})
     assert str(grant.exclusive) == "4-5"
     assert create(node, "b", mcpu=2000, annotations={"prefer-cpu-priority/pod": "normal"}).pool == "numa 3"
+
+
+def test_memory_that_just_fits_fits() -> None:
+    """S, M1."""
+    node = books()
+    assert create(node, "a", mcpu=1000, memory_bytes=MEMORY_BYTES).pool == "numa 2"
+    assert create(node, "b", mcpu=1000, memory_bytes=MEMORY_BYTES + 1).pool.startswith("socket")
