@@ -216,7 +216,7 @@ def _description(tree: Path, target: Target, tools: Tools, *, arch: str, version
         "depends": list(target.depends),
         "contents": list(_contents(tree, is_rpm=target.format == "rpm")),
         "scripts": {hook: str(scripts / f"{target.format}-{name}") for hook, name in hooks.items()},
-        "deb": {"compression": "zstd"},
+        "deb": {"compression": "gzip"},
         "rpm": {"compression": "zstd", "group": "System Environment/Daemons", "summary": DESCRIPTION.splitlines()[0]},
     }
     if target.format == "rpm":
