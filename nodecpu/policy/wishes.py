@@ -202,6 +202,8 @@ def _over_cores(machine: Unit, free: int, count: int) -> int | None:
 def _over_nodes(machine: Unit, free: int, count: int, *, full: bool) -> int | None:
     """Return CPUs spread evenly over the fewest NUMA nodes that hold them, near each other where there is a choice."""
     parts = _with_rest(_rooms(machine.layout.numa, free, 1), free)
+    if free.bit_count() < count:
+        return None  # of what full cores leave
     parts.sort(key=lambda part: (-part.bit_count(), part & -part))
     number, room = 0, 0
     while room < count:

@@ -8,7 +8,7 @@ from nodecpu.cpuset import CpuSet
 from nodecpu.errors import NoCapacity
 from nodecpu.policy.picker import build_units
 from nodecpu.policy.rules import Rules
-from nodecpu.policy.wishes import Spread, Wishes, pick_by, whole_cores
+from nodecpu.policy.wishes import Picked, Spread, Wishes, pick_by, whole_cores
 from tests.unit.policy.given import cpus, create
 from tests.unit.policy.machines import N4C16, Shape, books, build_topology
 
@@ -62,6 +62,14 @@ def test_what_is_dropped_is_named_and_is_the_least() -> None:
     assert missed("0-31", 5, Wishes(full_cores=True, same_l3=True)) == ("full cores", "one L3 cache")
     assert missed("0-31", 3, Wishes(full_cores=True, spread=Spread.CORES)) == ("full cores",)
     assert missed("0-31", 3, Wishes(same_l3=True, spread=Spread.NUMA)) == ("one L3 cache",)
+
+
+def test_too_few_full_cores_to_spread_over_nodes_are_no_full_cores() -> None:
+    """K2: found by chance."""
+    picked = pick_by(
+        build_units(build_topology(N4C16)), CpuSet.parse("1,4-5"), 3, Wishes(full_cores=True, spread=Spread.NUMA)
+    )
+    assert picked == Picked(cpus=cpus("1,4-5"), missed=("full cores",))
 
 
 def test_whole_cores_have_all_their_threads() -> None:
