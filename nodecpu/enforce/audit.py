@@ -132,8 +132,9 @@ class Audit:
                 continue
             if self._service.observe(container_id, seen):
                 continue
+            is_new = container_id not in self._since  # the runtime may be at it: it writes CPUs, then memory nodes
             overdue = now - self._since.setdefault(container_id, now) >= self.period_s
-            if seen.cpus <= wanted.cpus or overdue:
+            if overdue or (seen.cpus <= wanted.cpus and not is_new):
                 await self._mend(container_id, grant.path, seen, wanted)
 
     def _is_lost(self, container_id: ContainerID, now: float) -> bool:

@@ -173,3 +173,18 @@ def test_what_came_about_without_an_answer_is_not_written_again(scene: Scene) ->
         assert kernel.written(C1) is None
 
     play(scene, story, is_safe=True, answers=False, period_s=0.05)
+
+
+def test_a_runtime_that_is_just_applying_a_reply_is_not_overtaken(scene: Scene) -> None:
+    """E1: it writes CPUs and memory nodes one after the other; what differs at two looks is put right."""
+
+    async def story(node: Node, _: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        means = Means(unasked=unasked, systemd=Systemd(booted=scene.directory / "no-systemd"))
+        audit = Audit(node.service, kernel, means, node.counters, period_s=30.0)
+        await node.claims.unprepare(claim(1).uid)
+        await audit._look_at_pending(0.0)
+        assert not unasked.sent
+        await audit._look_at_pending(0.1)
+        assert [str(update.placement.cpus) for update in unasked.sent] == ["8-11"]
+
+    play(scene, story, is_safe=True)
