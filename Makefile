@@ -36,8 +36,12 @@ demo: $(READY) ## play the whole story on one machine, over real sockets
 	$(BIN)/nodecpu lab
 
 .PHONY: test
-test: $(READY) ## run every test that this machine can run; the others say why they were skipped
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(READY) ## run every test that this machine can run; the others say why they were skipped (packages: test-package, e2e)
+	$(BIN)/python -m pytest -m "not nspawn" $(PYTEST_ARGS)
+
+.PHONY: test-package
+test-package: $(READY) ## build a package and live with it on a real systemd: install, upgrade, remove (root)
+	$(BIN)/python -m pytest tests/e2e/test_package_life.py tests/e2e/test_vagrant.py $(PYTEST_ARGS)
 
 .PHONY: crash
 CRASH_ARGS ?=
@@ -103,6 +107,19 @@ $(PACKAGE_READY): $(LOCKS)/build.txt $(LOCKS)/package.txt $(LOCKS)/runtime.txt
 	done
 	touch $@
 
+# Ansible has an environment of its own as well: it pins what it needs more narrowly.
+ANSIBLE_VENV := build/ansible
+ANSIBLE_READY := $(ANSIBLE_VENV)/.from-locks
+
+.PHONY: ansible-tools
+ansible-tools: $(ANSIBLE_READY) ## make the environment that the playbooks are run and checked in
+
+$(ANSIBLE_READY): $(LOCKS)/ansible.txt
+	$(PYTHON) -m venv --clear $(ANSIBLE_VENV)
+	$(ANSIBLE_VENV)/bin/python -m pip --disable-pip-version-check install -qq --no-deps --only-binary :all: \
+	  --require-hashes -r $(LOCKS)/ansible.txt
+	touch $@
+
 .PHONY: proto
 OUT := .
 proto: $(READY) ## generate the code of the .proto files (they are committed)
@@ -128,6 +145,7 @@ lock: ## write packaging/locks anew from pyproject.toml (UPGRADE=1: newest versi
 	$(COMPILE) --output-file $(LOCKS)/build.txt --constraint $(LOCKS)/dev.txt $(LOCKS)/build.in
 	$(COMPILE) --output-file $(LOCKS)/runtime.txt --constraint $(LOCKS)/dev.txt pyproject.toml
 	$(COMPILE) --output-file $(LOCKS)/package.txt --constraint $(LOCKS)/lock.txt $(LOCKS)/package.in
+	$(COMPILE) --output-file $(LOCKS)/ansible.txt $(LOCKS)/ansible.in
 
 .PHONY: clean
 clean: ## remove what was built and cached; .venv stays

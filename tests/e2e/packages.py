@@ -15,11 +15,16 @@ TOOLS = ROOT / "build" / "packaging" / "bin" / "python"
 EPOCH = "1790000000"
 
 
+def need_tools(target: str) -> None:
+    """Have make bring an environment up to date."""
+    need_program("make")
+    _run(["make", "--no-print-directory", target])
+
+
 @cache
 def built(target: str, version: str, place: Path) -> Path:
     """Return a package for a distribution that calls itself of a version."""
-    need_program("make")
-    _run(["make", "--no-print-directory", "package-tools"])
+    need_tools("package-tools")
     command = [str(TOOLS), "-m", "nodecpu_packaging.build", "--target", target, "--version", version]
     out = place / f"{target}-{version}"
     environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'packaging'}", "SOURCE_DATE_EPOCH": EPOCH}

@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT
 
 LOCKS = ROOT / "packaging" / "locks"
-ALL = ("runtime", "dev", "build", "lock", "package")
+ALL = ("runtime", "dev", "build", "lock", "package", "ansible")
 
 
 def pins(name: str) -> dict[str, str]:
