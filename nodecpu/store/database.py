@@ -116,6 +116,7 @@ def open_database(path: Path, *, migrations: Sequence[str], synced: bool) -> sql
     """
     os.close(_open_no_follow(path))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a spoilt key must not hide good rows
     try:
         _set_up(connection, path, migrations, synced=synced)
     except sqlite3.Error as err:
