@@ -287,6 +287,7 @@ class Daemon:
             if self._synchronized.is_set():
                 self._counters.nri_reconnects += 1
             self._synchronized.set()
+            self._preflight.look_soon()
             self._restore_specs().add_done_callback(_log_failure)
             self._publish()
         elif self._lost_at is None:

@@ -7,6 +7,7 @@ read on a thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class Preflight:
         self._full_s = full_s
         self._local: tuple[Finding, ...] = ()
         self._cluster: tuple[Finding, ...] = ()
+        self._due = asyncio.Event()
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -70,6 +72,10 @@ class Preflight:
         config = self._views.config()
         self._aside.take(in_the_way(policies(config.paths.kubelet), pin_memory=config.policy.pin_memory))
 
+    def look_soon(self) -> None:
+        """Have everything looked at again: a link has come up."""
+        self._due.set()
+
     async def run(self) -> None:
         """Look until cancelled."""
         loop = asyncio.get_running_loop()
@@ -78,7 +84,12 @@ class Preflight:
             if loop.time() >= next_full:
                 await self.look()
                 next_full = loop.time() + self._full_s
-            await asyncio.sleep(self._quick_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._quick_s):
+                    await self._due.wait()
+            if self._due.is_set():
+                self._due.clear()
+                next_full = loop.time()
             config = self._views.config()
             kubelet = await asyncio.to_thread(policies, Path(config.paths.kubelet))
             self._aside.take(in_the_way(kubelet, pin_memory=config.policy.pin_memory))

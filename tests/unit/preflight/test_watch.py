@@ -44,6 +44,9 @@ class Scene:
         self.changes.append(self.aside.reason)
         self.changed.set()
 
+    def grade(self, check: str) -> Grade | None:
+        return next((one.grade for one in self.preflight.findings if one.check == check), None)
+
 
 def test_decision_comes_before_anything_else(tmp_path: Path) -> None:
     """U94: a static CPU manager is found before the first container could be pinned."""
@@ -104,3 +107,23 @@ def test_fields_that_the_server_drops_tell_a_gate_that_is_off(tmp_path: Path) ->
     (finding,) = scene.preflight.findings
     assert finding.grade is Grade.FAILED
     assert "DRAConsumableCapacity" in finding.remedy
+
+
+def test_link_that_came_up_is_looked_at_at_once(tmp_path: Path) -> None:
+    """E2: what the operator reads is not what was true at the start."""
+
+    async def story() -> None:
+        scene = Scene(tmp_path)
+        scene.link = AWAY
+        task = asyncio.create_task(scene.preflight.run())
+        async with asyncio.timeout(10):
+            while scene.grade("NRI socket") is not Grade.FAILED:  # noqa: ASYNC110 - there is nothing to wait on
+                await asyncio.sleep(0)
+            scene.link = UP
+            scene.preflight.look_soon()
+            while scene.grade("NRI socket") is not Grade.OK:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(story())
