@@ -12,6 +12,7 @@ from nodecpu.errors import NotReady
 from nodecpu.metrics import Counters
 from nodecpu.policy.facts import ContainerState, Resources
 from nodecpu.reports import CLAIM, Subject
+from nodecpu.store.claims import Job
 from tests.node import ALL, Node, PodShape, claim, scene_in_memory
 
 WHY = "the kubelet's CPU manager is static"
@@ -44,6 +45,7 @@ async def _refused(node: Node, aside: Aside) -> None:
     assert told.subjects == [Subject(kind=CLAIM, namespace="shop", name="claim-1", uid=one.uid)]
     await claims.unprepare(one.uid)
     assert not node.service.books.ledger.claims
+    await node.disk.submit(Job())  # the row's removal, which nobody waits for, is before it in the queue
 
 
 def test_containers_run_where_the_runtime_puts_them_and_holders_are_refused() -> None:
