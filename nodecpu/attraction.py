@@ -33,7 +33,7 @@ class Nearness(Protocol):
         """Return a hint for each that is close to a NUMA node."""
 
 
-def attraction(  # noqa: PLR0913
+def attraction(  # noqa: PLR0913 - each is a fact of its own
     rules: Rules,
     ledger: Ledger,
     spec_of: Callable[[PodUID], PodSpec | None],

@@ -303,7 +303,7 @@ class Daemon:
                 await self._synchronized.wait()
         await asyncio.to_thread(_load_late_modules)
         from nodecpu.dra.health import HealthService  # noqa: PLC0415 - slow to load, see _load_late_modules
-        from nodecpu.dra.registration import KubeletPlugin  # noqa: PLC0415
+        from nodecpu.dra.registration import KubeletPlugin  # noqa: PLC0415 - see _load_late_modules
 
         self._health = HealthService(self._conditions)
         kubelet = KubeletPlugin(
@@ -323,12 +323,12 @@ class Daemon:
     def _api_work(self) -> tuple[Coroutine[None, None, None], ...]:
         """Return what runs against the API server."""
         from nodecpu.dra.publish import SlicePublisher  # noqa: PLC0415 - see _load_late_modules
-        from nodecpu.kube.claims import ClaimReader  # noqa: PLC0415
-        from nodecpu.kube.client import KubeClient  # noqa: PLC0415
-        from nodecpu.kube.events import Events  # noqa: PLC0415
-        from nodecpu.kube.pods import PodWatch  # noqa: PLC0415
-        from nodecpu.kube.renewal import TokenRenewal  # noqa: PLC0415
-        from nodecpu.reconcile import Notes, Reconciler  # noqa: PLC0415
+        from nodecpu.kube.claims import ClaimReader  # noqa: PLC0415 - see _load_late_modules
+        from nodecpu.kube.client import KubeClient  # noqa: PLC0415 - see _load_late_modules
+        from nodecpu.kube.events import Events  # noqa: PLC0415 - see _load_late_modules
+        from nodecpu.kube.pods import PodWatch  # noqa: PLC0415 - see _load_late_modules
+        from nodecpu.kube.renewal import TokenRenewal  # noqa: PLC0415 - see _load_late_modules
+        from nodecpu.reconcile import Notes, Reconciler  # noqa: PLC0415 - see _load_late_modules
 
         api = self._api = KubeClient(self._config.kube.kubeconfig, timeout_s=self._config.kube.server_timeout_s)
         reader = self._source.reader = ClaimReader(api, driver=self._config.dra.driver, node=self._node)

@@ -87,7 +87,7 @@ class Notes:
 class Reconciler:
     """Keeps comparing. ``period_s`` and ``gone_after_s`` may be changed while it runs."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913 - its doors, given by the composition root
         self,
         claims: Claims,
         service: Service,

@@ -74,7 +74,7 @@ class Watchers:
 class Service:
     """The runtime's and the cluster's requests."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913 - its doors, given by the composition root
         self,
         books: Books,
         machine: Machine,

@@ -276,11 +276,11 @@ class _Connection:
         settings = client.Configuration()
         try:
             if isinstance(kubeconfig, Path):
-                config.load_kube_config(  # type: ignore[no-untyped-call]
+                config.load_kube_config(  # type: ignore[no-untyped-call]  # a library without types
                     str(kubeconfig), client_configuration=settings, persist_config=False
                 )
             else:
-                config.load_kube_config_from_dict(  # type: ignore[no-untyped-call]
+                config.load_kube_config_from_dict(  # type: ignore[no-untyped-call]  # a library without types
                     dict(kubeconfig), client_configuration=settings, persist_config=False
                 )
         # The package lets out whatever its parsers raise; all of it means the same to us.

@@ -23,7 +23,7 @@ from nodecpu.policy.shared import shared_cpus
 from nodecpu.policy.wishes import Picked
 
 
-def container_grant(  # noqa: PLR0913
+def container_grant(  # noqa: PLR0913 - each is a fact of its own
     ledger: Ledger,
     machine: Machine,
     rules: Rules,

@@ -80,7 +80,7 @@ class Told:
     note: str = ""
 
 
-def request_of(  # noqa: PLR0913
+def request_of(  # noqa: PLR0913 - each is a fact of its own
     rules: Rules,
     sandbox: Sandbox,
     container: Container,

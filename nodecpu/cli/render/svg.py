@@ -258,7 +258,7 @@ def _light(colour: str) -> str:
     return "#" + "".join(f"{(part + 2 * 255) // 3:02x}" for part in parts)
 
 
-def _rect(  # noqa: PLR0913
+def _rect(  # noqa: PLR0913 - the element's own attributes
     x: float, y: float, width: float, height: float, fill: str, stroke: str, radius: int = 0, stroke_width: float = 1
 ) -> str:
     return (
@@ -267,7 +267,7 @@ def _rect(  # noqa: PLR0913
     )
 
 
-def _text(  # noqa: PLR0913
+def _text(  # noqa: PLR0913 - the element's own attributes
     x: float, y: float, text: str, size: int, weight: str = "", colour: str = "#263238", anchor: str = ""
 ) -> str:
     if not text:
