@@ -20,6 +20,7 @@ from tests.crash.storm import Storm
 
 pytestmark = pytest.mark.lab
 SOURCES = Path(nodecpu.__file__).parent
+ROUNDS = 10
 
 
 def test_every_point_stands_at_one_place_in_the_code() -> None:
@@ -49,5 +50,6 @@ def test_kills_at_random_moments_under_load_lose_nothing_and_move_nobody() -> No
 
 def test_runtime_kubelet_and_api_server_come_and_go_without_anybody_being_written_to() -> None:
     """R1, R7, C6, C7, U30, U61, U87, U110: prepared claims are answered while either is away."""
-    first, last = asyncio.run(come_and_go("containerd-2.1", 3))
-    assert last.files <= first.files + 3
+    first, last = asyncio.run(come_and_go("containerd-2.1", ROUNDS))
+    # Connections to the API server are kept open for a while, a few more or fewer; a leak grows with every round.
+    assert last.files < first.files + ROUNDS - 1
