@@ -138,7 +138,7 @@ class Service:
                 self._found(sandbox, container)
         self.is_synchronized = True
         self._watchers.freed()
-        updates = self.books.pending.due()
+        updates = self._due()
         kv(_LOG, logging.INFO, "runtime synchronised", count=len(listed), state=f"{len(updates)} to correct")
         return self._reply(updates)
 
@@ -194,7 +194,7 @@ class Service:
         placement = self.books.placement(container.id)
         if placement is not None:
             self.books.pending.create(container.id, placement)
-        updates = self._reply(self.books.pending.due(besides=container.id))
+        updates = self._reply(self._due(besides=container.id))
         return Creation(
             placement=placement,
             updates=updates,
@@ -212,7 +212,7 @@ class Service:
         grant = self.books.ledger.containers.get(container.id)
         if grant is not None:
             self._resize(sandbox, container, grant, wanted)
-        due = self.books.pending.due(besides=container.id)
+        due = self._due(besides=container.id)
         placement = self.books.placement(container.id)
         if placement is None:
             return self._reply(due)
@@ -237,7 +237,7 @@ class Service:
         """Release what a container had of its own; return the updates that follow. Unknown ones change nothing."""
         del sandbox
         self._drop([container.id])
-        return self._reply(self.books.pending.due())
+        return self._reply(self._due())
 
     def remove_container(self, sandbox: Sandbox | None, container: Container) -> None:
         """Release what is left of a container."""
@@ -651,6 +651,18 @@ class Service:
     def _is_dead(self, grant: ContainerGrant) -> bool:
         """Return whether a container has run and has no process left; one not started yet is not dead."""
         return grant.state is ContainerState.RUNNING and not self._probe.is_populated(grant.path)
+
+    def _due(self, *, besides: ContainerID | None = None) -> tuple[Update, ...]:
+        """Return what a reply carries of others: not what the one before has brought about (R7).
+
+        A runtime applies a reply's updates before its next request; looked at now, a right cpuset is not written again.
+        """
+        pending = self.books.pending
+        for container_id in pending.carried:
+            grant = self.books.ledger.containers.get(container_id)
+            if grant is not None and (seen := self._probe.seen(grant.path)) is not None:
+                pending.see(container_id, seen, self.books.placement(container_id))
+        return pending.due(besides=besides)
 
     def _reply(self, updates: tuple[Update, ...]) -> tuple[Update, ...]:
         self.books.pending.replied()

@@ -30,6 +30,12 @@ class Pending:
         self._wanted: dict[ContainerID, Placement] = {}
         self._created: dict[ContainerID, Placement] = {}
         self._untold: dict[ContainerID, Placement] = {}
+        self._carried: set[ContainerID] = set()
+
+    @property
+    def carried(self) -> tuple[ContainerID, ...]:
+        """The containers whose wish an earlier reply has carried: to be looked at before the next one does."""
+        return tuple(sorted(self._carried & self._wanted.keys()))
 
     @property
     def open(self) -> Mapping[ContainerID, Placement]:
@@ -59,8 +65,9 @@ class Pending:
             del self._created[container_id]
         if fulfils(self._seen.get(container_id), update.placement):
             self._wanted.pop(container_id, None)
-        else:
+        elif self._wanted.get(container_id) != update.placement:
             self._wanted[container_id] = update.placement
+            self._carried.discard(container_id)
 
     def see(self, container_id: ContainerID, seen: Seen, wanted: Placement | None) -> bool:
         """Note what a container runs on; return whether that is what it should. ``wanted`` is by the books."""
@@ -79,6 +86,7 @@ class Pending:
     def replied(self) -> None:
         """Note that a reply carried what was due."""
         self._untold.clear()
+        self._carried = set(self._wanted)
 
     def settle(self, container_id: ContainerID) -> None:
         """Take a wish for fulfilled: its cgroup cannot be read and never will be."""

@@ -7,7 +7,7 @@ machine's own record (what was answered, who holds what) is kept apart from the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
@@ -52,6 +52,14 @@ class NodeMachine(RuleBasedStateMachine):
 
     def wait(self, work: Coroutine[None, None, T]) -> T:
         return self.loop.run_until_complete(work)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call what has to run on the event loop, as the daemon's shells do."""
+
+        async def work() -> T:
+            return function()
+
+        return self.wait(work())
 
     def teardown(self) -> None:
         self.wait(self.node.crash())
@@ -110,11 +118,11 @@ class NodeMachine(RuleBasedStateMachine):
         container_id = ContainerID(f"c{self.count}")
         for old in [one for one, shape in self.running.items() if shape.number == pod.number]:
             self._end(old)  # the kubelet creates a successor only when the old one has ended; its event may be late
-        self.node.service.pod_seen(pod.spec)
+        self.call(lambda: self.node.service.pod_seen(pod.spec))
         if uid is not None:
             env = dict(self.node.env_of(uid))
         try:
-            self.node.create(pod.sandbox, pod.container(container_id, env))
+            self.call(lambda: self.node.create(pod.sandbox, pod.container(container_id, env)))
         except NodeCpuError:
             return
         self.running[container_id] = pod
@@ -134,7 +142,7 @@ class NodeMachine(RuleBasedStateMachine):
             self._end(old)
         self.count += 1
         container_id = ContainerID(f"c{self.count}")
-        self.node.service.pod_seen(pod.spec)
+        self.call(lambda: self.node.service.pod_seen(pod.spec))
         self.runtime.add(pod.sandbox, pod.container(container_id), None)
         self.running[container_id] = pod
 
@@ -145,27 +153,27 @@ class NodeMachine(RuleBasedStateMachine):
         process = self.runtime.processes[container_id]
         self._end(container_id)
         if is_told and self.is_linked:
-            self.runtime.apply(self.node.service.stop_container(process.sandbox, process.container))
+            self.runtime.apply(self.call(lambda: self.node.service.stop_container(process.sandbox, process.container)))
 
     @rule(number=st.integers(1, 30))
     def late_event_of_an_unknown_container(self, number: int) -> None:
         pod = PodShape(number=99)
         gone = replace(pod.container(f"old{number}"), state=ContainerState.STOPPED)
         if self.is_linked:
-            self.runtime.apply(self.node.service.stop_container(None, gone))
-            self.node.service.remove_container(None, gone)
+            self.runtime.apply(self.call(lambda: self.node.service.stop_container(None, gone)))
+            self.call(lambda: self.node.service.remove_container(None, gone))
 
     @rule(number=PODS)
     def remove_sandbox(self, number: int) -> None:
         for container_id in [one for one, shape in self.running.items() if shape.number == number]:
             self._end(container_id)
         if self.is_linked:
-            self.node.service.remove_sandbox(PodShape(number=number).sandbox)
+            self.call(lambda: self.node.service.remove_sandbox(PodShape(number=number).sandbox))
 
     @rule()
     def synchronize(self) -> None:
         self.runtime.loses_updates = False
-        self.node.synchronize()
+        self.call(self.node.synchronize)
         self.is_linked = True
 
     @rule()
@@ -181,7 +189,7 @@ class NodeMachine(RuleBasedStateMachine):
     def reload(self) -> None:
         """R3: the same configuration again changes nothing and sends nothing."""
         before = self._state()
-        self.node.reload(self.scene.config())
+        self.call(lambda: self.node.reload(self.scene.config()))
         assert self._state() == before
 
     @precondition(lambda self: self.is_linked)
@@ -191,7 +199,7 @@ class NodeMachine(RuleBasedStateMachine):
         before, old = self._state(), self.scene.reserved
         self.scene.reserved = reserved
         try:
-            self.node.reload(self.scene.config())
+            self.call(lambda: self.node.reload(self.scene.config()))
         except NodeCpuError:
             self.scene.reserved = old
             assert self._state() == before
@@ -213,7 +221,7 @@ class NodeMachine(RuleBasedStateMachine):
     def audit(self) -> None:
         """Once everything is read back, every container runs where the books say, and nobody on others' CPUs."""
         self.runtime.loses_updates = False
-        self.node.audit()
+        self.call(self.node.audit)
         ledger = self.node.service.books.ledger
         for container_id, process in self.runtime.processes.items():
             placement = self.node.service.books.placement(container_id)

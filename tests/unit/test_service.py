@@ -402,6 +402,21 @@ def test_an_update_that_was_lost_rides_on_the_next_reply(scene: Scene) -> None:
     play(scene, story)
 
 
+def test_what_a_reply_brought_about_does_not_ride_on_the_next(scene: Scene) -> None:
+    """R1, R7: nobody has read it back yet, and it is right: it is not written again."""
+
+    async def story(node: Node) -> None:
+        besteffort(node, 1)
+        await node.prepare(claim(1, (NODES[2], 2)))
+        holder(node, 5, claim(1).uid)
+        besteffort(node, 2)
+        besteffort(node, 3)
+        assert runs_on(node, 1) == CpuSet.parse("10-11")
+        assert scene.runtime.processes[ContainerID("c1")].writes == 1
+
+    play(scene, story)
+
+
 def test_refuse_mode_refuses_the_last_shared_cpus(scene: Scene) -> None:
     """C14: with policy.shared_fallback = "refuse"."""
     scene.extra = 'shared_fallback = "refuse"'

@@ -34,6 +34,21 @@ def test_an_update_is_due_until_it_was_seen() -> None:
     assert pending.due() == ()
 
 
+def test_a_wish_that_a_reply_has_carried_is_to_be_looked_at_until_it_changes() -> None:
+    """R7."""
+    pending = Pending()
+    pending.want(update(NEW))
+    assert list(pending.carried) == []
+    pending.replied()
+    pending.want(update(NEW))
+    assert list(pending.carried) == [ONE]
+    pending.want(update(OTHER_MEMORY))
+    assert list(pending.carried) == []
+    pending.replied()
+    pending.see(ONE, seen(OTHER_MEMORY), OTHER_MEMORY)
+    assert list(pending.carried) == []
+
+
 def test_what_was_written_past_the_runtime_is_told_once() -> None:
     pending = Pending()
     pending.see(ONE, seen(NEW), NEW)
