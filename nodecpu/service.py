@@ -162,8 +162,7 @@ class Service:
         processes are gone are reclaimed, since their stop events can be late.
         """
         self._sandboxes[sandbox.id] = sandbox
-        # A pod that was made past the kubelet may have no UID: nobody is its predecessor.
-        previous = self.books.ledger.named(sandbox.uid, container.name) if sandbox.uid else None
+        previous = self._predecessor(sandbox, container)
         try:
             if previous is not None:
                 self._drop([previous.id])
@@ -598,6 +597,16 @@ class Service:
         spec = self._spec_of(sandbox)
         uid = sandbox.uid if spec is None else spec.uid
         return Subject(kind=POD, namespace=sandbox.namespace, name=sandbox.name, uid=uid)
+
+    def _predecessor(self, sandbox: Sandbox, container: Container) -> ContainerGrant | None:
+        """Return the container that a new one supersedes: of the same pod and name (G11).
+
+        A pod that was made past the kubelet may have no UID, then nobody is; and a static pod's file may name any UID,
+        so the pod's name has to be the same as well.
+        """
+        found = self.books.ledger.named(sandbox.uid, container.name) if sandbox.uid else None
+        is_its_own = found is not None and (found.namespace, found.pod) == (sandbox.namespace, sandbox.name)
+        return found if is_its_own else None
 
     def _is_same(self, previous: ContainerGrant, links: Links, request: Request) -> bool:
         """Return whether a predecessor's grant serves again: same wish, same links, its own CPUs still free."""
