@@ -87,6 +87,9 @@ _LATE_MODULES = (
 _HEAD_START_S = 1.0
 """How long the loading of slow libraries waits for the runtime's first synchronisation, which it would slow down."""
 
+_UMASK = 0o077
+"""What others may read is given its mode by name; the unit says the same."""
+
 _CLOSED_AFTER_S = 300.0
 """With the runtime away for so long no more pods are to be sent here (D5)."""
 
@@ -95,6 +98,7 @@ def run(config_path: Path) -> int:
     """Run the daemon until SIGTERM or SIGINT; return the exit code. Raises NodeCpuError if it cannot start."""
     config = load(config_path)
     log.setup(config.log.level)
+    os.umask(_UMASK)
     private_directory(config.paths.state)
     private_directory(config.paths.run)
     with locked(config.paths.run / "lock"):

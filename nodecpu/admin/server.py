@@ -1,7 +1,8 @@
 """The daemon's end of the admin socket (shell): one JSON line in, one JSON line out, nothing changed by it.
 
-The socket is for root alone (0600, in a directory of ours) and appears under its name only when it answers. A peer
-gets bounded time and space; nothing it sends can hold up or end the daemon.
+The socket is for root alone (0600, in a directory of ours) and appears under its name only when it answers; whoever
+comes by another way, a socket handed on say, is asked by the kernel who he is. A peer gets bounded time and space;
+nothing it sends can hold up or end the daemon, and there is no verb that changes anything.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +38,7 @@ class AdminServer:
     """Answers the command line with what ``state`` returns at that moment, and what ``trial`` says of objects.
 
     ``bind`` makes the socket, ``serve`` answers until cancelled and removes it; ``close`` is for one never served.
+    ``users`` are the ids of those who are answered: root and the daemon's own user unless given.
     """
 
     def __init__(
@@ -44,11 +48,13 @@ class AdminServer:
         trial: Callable[[Sequence[bytes]], tuple[TrialRow, ...]],
         *,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        users: Collection[int] | None = None,
     ):
         self.path = run_dir / SOCKET_NAME
         self._state = state
         self._trial = trial
         self._request_timeout_s = request_timeout_s
+        self._users = frozenset({0, os.geteuid()} if users is None else users)
         self._socket: socket.socket | None = None
         self._inode = 0
 
@@ -120,6 +126,9 @@ class AdminServer:
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 request = await _request(reader)
+            if (user := _user(peer)) not in self._users:
+                kv(_LOG, logging.WARNING, "admin request of another user refused", state=f"user {user}")
+                request = Refusal(code="not-allowed", message="not for this user", hint="run it as root")
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 writer.write(msgspec.json.encode(self._answer(request)) + b"\n")
                 await writer.drain()
@@ -139,6 +148,13 @@ class AdminServer:
         except NodeCpuError as error:
             return Reply(error=Refusal(code=error.code, message=error.message, hint=error.hint))
         return Reply(error=Refusal(code="unknown-verb", message="unknown verb", hint='known: "state", "try"'))
+
+
+def _user(peer: socket.socket) -> int:
+    """Return who made the connection, by the kernel's word. Source: unix(7), SO_PEERCRED (struct ucred)."""
+    form = struct.Struct("3i")
+    user: int = form.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))[1]
+    return user
 
 
 async def _request(reader: asyncio.StreamReader) -> Request | Refusal:

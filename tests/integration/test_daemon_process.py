@@ -57,10 +57,10 @@ class Place:
         self.config.write_text(text)
 
     @contextmanager
-    def daemon(self, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    def daemon(self, *, umask: int = -1, **environment: str) -> Iterator[subprocess.Popen[str]]:
         command = [sys.executable, "-m", "nodecpu", "daemon", "--config", str(self.config)]
         env = {**os.environ, **environment}
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, umask=umask)
         try:
             yield process
         finally:
@@ -99,6 +99,15 @@ def test_ready_is_told_when_the_sockets_are_bound_and_without_runtime_or_kubelet
             "notify",
             "run/admin.sock",
         ]
+
+
+def test_nothing_is_for_others_even_if_started_without_a_umask(place: Place, systemd: Systemd) -> None:
+    """U121: CDI specs apart, which containers' creation reads, all that it makes is for its own user alone."""
+    made = ("state", "run", "kubelet")
+    with place.daemon(umask=0, NOTIFY_SOCKET=str(systemd.path)):
+        systemd.wait_for("READY=1")
+        for path in (one for name in made for one in (place.directory / name, *(place.directory / name).rglob("*"))):
+            assert not stat.S_IMODE(path.lstat().st_mode) & 0o077, path
 
 
 def test_sigterm_ends_with_0_and_removes_the_daemons_sockets(place: Place, systemd: Systemd) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,14 @@ def no_trial(objects: Sequence[bytes]) -> tuple[TrialRow, ...]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    run_dir: Path, state: Callable[[], NodeState] = n4c16, trial: Trial = no_trial, *, request_timeout_s: float = 5.0
+    run_dir: Path,
+    state: Callable[[], NodeState] = n4c16,
+    trial: Trial = no_trial,
+    *,
+    request_timeout_s: float = 5.0,
+    users: Collection[int] | None = None,
 ) -> AsyncIterator[AdminServer]:
-    server = AdminServer(run_dir, state, trial, request_timeout_s=request_timeout_s)
+    server = AdminServer(run_dir, state, trial, request_timeout_s=request_timeout_s, users=users)
     server.bind()
     task = asyncio.create_task(server.serve())
     try:
@@ -151,6 +157,19 @@ def test_wrong_requests_are_told_so(request_line: bytes, code: str, tmp_path: Pa
             return await exchange(server.path, request_line)
 
     assert json.loads(asyncio.run(run()))["error"]["code"] == code
+
+
+def test_other_users_are_told_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """U121: by the kernel's word, whoever handed the socket on."""
+
+    async def run(users: Collection[int]) -> bytes:
+        async with serving(tmp_path, users=users) as server:
+            return await exchange(server.path, REQUEST)
+
+    refusal = json.loads(asyncio.run(run({os.geteuid() + 1})))
+    assert refusal == {"error": {"code": "not-allowed", "message": "not for this user", "hint": "run it as root"}}
+    assert "admin request of another user refused" in caplog.text
+    assert "state" in json.loads(asyncio.run(run({os.geteuid()})))
 
 
 def test_error_of_the_daemon_reaches_the_client_with_its_hint(tmp_path: Path) -> None:
