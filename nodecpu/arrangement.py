@@ -65,7 +65,12 @@ def arrange(
             hint="see policy.available, and the cpuset of the kubepods slice",
         )
     levels = () if policy.mode == "flat" else tuple(Level(name) for name in policy.levels)
-    dividing = Dividing(grouping=dra.grouping, full_cores=policy.full_cores, split=dra.split_isolated)
+    dividing = Dividing(
+        grouping=dra.grouping,
+        full_cores=policy.full_cores,
+        split=dra.split_isolated,
+        pcie_roots=dra.pcie_roots,
+    )
     return Arrangement(
         available=available,
         tree=build_pools(topology, usable, levels),

@@ -176,6 +176,22 @@ class Dra:
         "that claims choose between them by the attribute `isolated`. Otherwise a device has both.",
         reloadable=True,
     )
+    pcie_roots: bool = _setting(
+        Flag(),
+        default=False,
+        help_text="Whether devices tell the PCIe roots near their CPUs, a list, so that claims can have CPUs beside a "
+        "GPU or network card. The cluster needs the feature DRAListTypeAttributes; where it is off the list is left "
+        "out.",
+        reloadable=True,
+    )
+    node_allocatable: bool = _setting(
+        Flag(),
+        default=False,
+        help_text="Whether devices say that their CPUs are the node's, so that the scheduler counts claims as CPU "
+        "requests. The cluster needs Kubernetes 1.36 and the feature DRANodeAllocatableResources; where it is off "
+        "claims are not counted.",
+        reloadable=True,
+    )
     require_cpuset: bool = _setting(
         Flag(),
         default=False,

@@ -61,7 +61,7 @@ from nodecpu.reports import CLAIM, Subject
 from nodecpu.scrape import ScrapeServer
 from nodecpu.service import Service, Watchers
 from nodecpu.startup import Started, node_name, rules_of, start
-from nodecpu.store.claims import NODE_UID, Disk, Job
+from nodecpu.store.claims import COUNTED, NODE_UID, Disk, Job
 from nodecpu.store.database import locked, private_directory
 from nodecpu.topology.sysfs import read_online
 from nodecpu.trial import tried
@@ -189,7 +189,7 @@ class Daemon:
         self._service = Service(
             self._started.books,
             self._arranged.machine,
-            rules_of(config),
+            rules_of(config, counted=started.counted),
             pods=self._started.container_store,
             probe=CgroupProbe(cgroups),
             counters=self._counters,
@@ -337,6 +337,7 @@ class Daemon:
         api = self._api = KubeClient(self._config.kube.kubeconfig, timeout_s=self._config.kube.server_timeout_s)
         reader = self._source.reader = ClaimReader(api, driver=self._config.dra.driver, node=self._node)
         self._publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
+        self._publisher.settled = self._published_anew
         watch = PodWatch(api, node=self._node, sink=self._service)
         events = Events(api, node=self._node)
         self._claims.reports = self._service.reports = self._aside.reports = events
@@ -399,7 +400,21 @@ class Daemon:
                 cores=self._arranged.cores,
             ),
             closed=self._is_closed() or bool(self._aside.reason),
+            counted=self._config.dra.node_allocatable,
         )
+
+    def _published_anew(self) -> None:
+        """Have containers to come judged by whether the scheduler counts claims now; remember it for a start (G13)."""
+        counted = self._publisher is not None and self._publisher.status.counted
+        if counted != self._service.rules.mapping_published:
+            self._service.rules = replace(self._service.rules, mapping_published=counted)
+            self._note(COUNTED, "yes" if counted else "no")
+            kv(
+                _LOG,
+                logging.INFO,
+                "whether the scheduler counts claims as CPU requests",
+                state="yes" if counted else "no",
+            )
 
     def _aside_changed(self) -> None:
         """Have everybody told that we stand aside, or not any more: then the audit puts right what it finds (E2)."""
@@ -475,7 +490,9 @@ class Daemon:
             config = self._config.reloaded(wanted)
             units = self._arranged.machine.units
             arranged = arrange(config, self._started.topology, self._cgroups.kubepods(), node=self._node, units=units)
-            reconfigure(self._service, arranged, rules_of(config))
+            # Whether claims are counted changes with what is published, and for containers to come alone.
+            rules = replace(rules_of(config), mapping_published=self._service.rules.mapping_published)
+            reconfigure(self._service, arranged, rules)
         except NodeCpuError as err:
             kv(_LOG, logging.ERROR, "configuration not reloaded, the old one stays", path=self._config_path, err=err)
         else:

@@ -24,7 +24,7 @@ from nodecpu.policy.pools import Level
 from nodecpu.policy.priority import Priority
 from nodecpu.policy.rules import Mirrored, Rules, Sharing
 from nodecpu.policy.wishes import Spread, Wishes
-from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore, Job
+from nodecpu.store.claims import ADOPTED, ADOPTING, COUNTED, ClaimStore, Job
 from nodecpu.store.containers import ContainerStore
 from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_boot_id, read_topology
@@ -44,6 +44,7 @@ class Started:
     pods: tuple[PodSpec, ...]
     adopting: bool
     containers_lost: bool
+    counted: bool
 
 
 def node_name(config: Config) -> str:
@@ -51,8 +52,8 @@ def node_name(config: Config) -> str:
     return config.node.name or kubelet_node_name(config.paths.kubelet) or socket.gethostname().lower()
 
 
-def rules_of(config: Config) -> Rules:
-    """Return the operator's choices for the policy."""
+def rules_of(config: Config, *, counted: bool = False) -> Rules:
+    """Return the operator's choices for the policy; ``counted``: the API server keeps the node-allocatable mapping."""
     policy, claims = config.policy, config.claims
     return Rules(
         driver=config.dra.driver,
@@ -60,6 +61,7 @@ def rules_of(config: Config) -> Rules:
         reserved_namespaces=policy.reserved_namespaces,
         sharing=Sharing(claims.sharing),
         mirrored=Mirrored(claims.mirrored_requests),
+        mapping_published=config.dra.node_allocatable and counted,
         token_request_mcpu=claims.token_request_mcpu,
         fallback_reserved=policy.shared_fallback == "reserved",
         min_shared=policy.min_shared,
@@ -127,6 +129,7 @@ def start(config: Config, cgroups: Cgroups) -> Started:
         container_store=container_store,
         pods=pods,
         adopting=adopting,
+        counted=claim_store.meta(COUNTED) == "yes",
         containers_lost=container_store.is_rebuilt and config.kube.enabled,
     )
 

@@ -20,8 +20,17 @@ from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.policy.usable import Usable
 from nodecpu.topology.model import Cpu, Topology
 
-Attribute = bool | int | str
+Scalar = bool | int | str
 """An attribute's value; bool before int matters to those who ask for its kind."""
+
+Attribute = Scalar | tuple[str, ...]
+"""What a device tells: a value, or a list of them."""
+
+PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+"""Source: interfaces.md 3.6; Kubernetes dynamic-resource-allocation/deviceattribute."""
+
+MAX_VALUES: Final = 48
+"""Values of all attributes of a device, each one of a list counting. Source: interfaces.md 3.1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +51,14 @@ class Device:
 class Dividing:
     """How the machine is divided into devices.
 
-    ``full_cores``: amounts are whole cores. ``split``: isolated CPUs are devices of their own.
+    ``full_cores``: amounts are whole cores. ``split``: isolated CPUs are devices of their own. ``pcie_roots``: devices
+    tell the PCIe roots that all their CPUs are near.
     """
 
     grouping: str = "numa"
     full_cores: bool = False
     split: bool = False
+    pcie_roots: bool = False
 
 
 _Named = Iterable[tuple[str, CpuSet]]
@@ -129,10 +140,13 @@ def devices_of(topology: Topology, usable: Usable, *, dividing: Dividing, driver
             if not members:
                 continue
             cpus = members & usable.grantable
-            attributes = _attributes([topology.cpus[cpu] for cpu in cpus or members], threads, usable.isolated, driver)
+            known = [topology.cpus[cpu] for cpu in cpus or members]
+            attributes: dict[str, Attribute] = {**_attributes(known, threads, usable.isolated, driver)}
             if not one_cpu:
                 attributes[f"{driver}/numCPUs"] = len(cpus)
                 attributes[f"{driver}/numIsolatedCPUs"] = len(cpus & usable.isolated)
+            if dividing.pcie_roots and (roots := roots_near(topology, cpus or members)):
+                attributes[PCIE_ROOT] = roots[: MAX_VALUES - len(attributes)]
             devices.append(Device(name=part, cpus=cpus, capacity=len(cpus), attributes=attributes, step=step))
     return tuple(devices)
 
@@ -154,7 +168,7 @@ def whole_devices(topology: Topology) -> frozenset[str]:
     return frozenset([*names, *(name + _ISOLATED for name in names)])
 
 
-def _attributes(cpus: Iterable[Cpu], threads: Mapping[int, int], isolated: CpuSet, driver: str) -> dict[str, Attribute]:
+def _attributes(cpus: Iterable[Cpu], threads: Mapping[int, int], isolated: CpuSet, driver: str) -> dict[str, Scalar]:
     """Return the attributes that hold for every one of the CPUs (D2); unknown ids are left out, never 0."""
     known = [
         {
@@ -172,7 +186,7 @@ def _attributes(cpus: Iterable[Cpu], threads: Mapping[int, int], isolated: CpuSe
         }
         for cpu in cpus
     ]
-    common: dict[str, Attribute] = {}
+    common: dict[str, Scalar] = {}
     for name, value in known[0].items():
         if value is None or (isinstance(value, int) and value < 0):
             continue
@@ -185,6 +199,11 @@ def _attributes(cpus: Iterable[Cpu], threads: Mapping[int, int], isolated: CpuSe
     return common
 
 
+def roots_near(topology: Topology, cpus: CpuSet) -> tuple[str, ...]:
+    """Return the names of the PCIe roots that every one of the CPUs is near (D2), in rising order."""
+    return tuple(sorted(root.name for root in topology.pcie_roots if cpus <= root.cpus))
+
+
 def threads_of(topology: Topology) -> Mapping[int, int]:
     """Return for each CPU how many threads its core has online."""
     return {cpu: len(core.cpus) for core in topology.cores for cpu in core.cpus}
@@ -192,7 +211,7 @@ def threads_of(topology: Topology) -> Mapping[int, int]:
 
 def attributes_of(
     topology: Topology, threads: Mapping[int, int], cpus: Iterable[int], driver: str
-) -> Mapping[str, Attribute]:
+) -> Mapping[str, Scalar]:
     """Return the attributes that hold for every one of these CPUs, as a device that were just them would have them.
 
     ``threads`` are the machine's (``threads_of``).

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,15 +20,21 @@ from nodecpu.dra.devices import Device
 from nodecpu.dra.slices import (
     Create,
     Delete,
+    Form,
     JsonObject,
+    NodeAllocatable,
     Pool,
+    Replace,
     Slice,
     Write,
     canonical,
     decode_slice,
     delete_options,
     dropped_fields,
+    gates_of,
+    list_attributes,
     make_pool,
+    node_allocatable_form,
     plan_writes,
     slice_object,
     vital_fields,
@@ -35,7 +42,7 @@ from nodecpu.dra.slices import (
 from nodecpu.errors import BadRequest, LinkError, NodeCpuError
 from nodecpu.failpoints import reach
 from nodecpu.kube.client import Api, ApiError, api_path
-from nodecpu.kube.watch import Backoff, Change, Watcher
+from nodecpu.kube.watch import Backoff, Change, Watcher, asked_to_wait_s
 from nodecpu.log import kv
 
 _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -46,7 +53,11 @@ _PASSES: Final = 4
 """Plans in a row: one, another when the server drops what matters, and some for slices that go meanwhile."""
 
 _WITHHELD_S: Final = 600.0
-_HINT: Final = "the feature gates DRAConsumableCapacity and DRADeviceTaints have to be on in API server and scheduler"
+_LACKING_S: Final = 3600.0
+"""How long until it is tried again whether the server has learnt what it lacked: what is vital, and what is wished."""
+
+_INVALID: Final = 422
+_VERSION_NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 
 _log = logging.getLogger(__name__)
 
@@ -56,19 +67,32 @@ class PublishStatus:
     """How publishing stands: ``in_step`` once what is stored is what should be.
 
     ``dropped`` are the fields of our slices that the server does not keep; ``withheld``: it does not keep what makes
-    the devices safe, so that none are published; ``error`` is why the last try failed.
+    the devices safe, so that none are published; ``counted``: it keeps that the devices' CPUs are the node's, so that
+    the scheduler counts claims (G13); ``error`` is why the last try failed.
     """
 
     in_step: bool = False
     dropped: tuple[str, ...] = ()
     withheld: bool = False
+    counted: bool = False
     error: str = ""
+
+    @property
+    def is_lacking(self) -> bool:
+        """Return whether the server does not keep all that was sent."""
+        return self.withheld or bool(self.dropped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     devices: tuple[Device, ...]
     closed: bool
+    counted: bool
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    major: str = ""
+    minor: str = ""
 
 
 class _NodeMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,26 +109,34 @@ class SlicePublisher:
     def __init__(self, api: Api, *, driver: str, node: str, wait_s: float = 1.0) -> None:
         """``wait_s`` is the first pause after a failure, and before a repair; they grow to 30 s."""
         self.status = PublishStatus()
+        self.settled: Callable[[], None] = lambda: None
+        """Called each time that what is stored is what should be, as far as the server keeps it."""
         self._api = api
         self._driver = driver
         self._node = node
         self._wanted: _Wanted | None = None
         self._stored: dict[str, Slice] | None = None
         self._accepted: dict[str, tuple[JsonObject, JsonObject]] = {}
+        self._counting: NodeAllocatable | None = None  # None: the server has to be asked first
+        self._lists_refused = False
+        self._told: tuple[str, ...] = ()
         self._due = asyncio.Event()
         self._asked = asyncio.Event()
         self._failures = Backoff(first_s=wait_s, cap_s=30.0)
         self._repairs = Backoff(first_s=wait_s, cap_s=30.0)
         self._repaired_at = float("-inf")
         selector = f"spec.nodeName={node},spec.driver={driver}"
-        self._watcher = Watcher(api, path=_SLICES, selector=selector, sink=self, wait_s=wait_s)
+        self._watcher = Watcher(
+            api, path=_SLICES, selector=selector, sink=self, wait_s=wait_s, opening=self._watch_opening
+        )
 
-    def publish(self, devices: Sequence[Device], *, closed: bool = False) -> None:
+    def publish(self, devices: Sequence[Device], *, closed: bool = False, counted: bool = False) -> None:
         """Have exactly these devices published, in this order; the latest call counts.
 
-        ``closed``: the devices stay, but no more pods are to be sent for them (D5).
+        ``closed``: the devices stay, but no more pods are to be sent for them (D5). ``counted``: they say that their
+        CPUs are the node's, where the server knows of that (D3).
         """
-        wanted = _Wanted(devices=tuple(devices), closed=closed)
+        wanted = _Wanted(devices=tuple(devices), closed=closed, counted=counted)
         if wanted == self._wanted:
             return
         if self._wanted is not None and closed != self._wanted.closed:
@@ -123,7 +155,7 @@ class SlicePublisher:
                     await self._reconcile()
                 except (LinkError, ApiError, BadRequest) as error:
                     self._failed(error)
-                    await asyncio.sleep(self._failures.next_s())
+                    await asyncio.sleep(max(asked_to_wait_s(error), self._failures.next_s()))
                     self._due.set()
 
     def listed(self, objects: Sequence[msgspec.Raw]) -> None:
@@ -145,18 +177,27 @@ class SlicePublisher:
             self._stored[one.name] = one
         self._due.set()
 
+    def _watch_opening(self) -> None:
+        """Have the server asked for its version again: perhaps it is another one now."""
+        self._counting = None
+        if self._wanted is not None and self._wanted.counted:
+            self._due.set()
+
     async def _wait_until_due(self) -> None:
+        limit_s = _WITHHELD_S if self.status.withheld else _LACKING_S if self.status.is_lacking else None
         try:
-            async with asyncio.timeout(_WITHHELD_S if self.status.withheld else None):
+            async with asyncio.timeout(limit_s):
                 await self._due.wait()
         except TimeoutError:
             self.status = PublishStatus()  # perhaps the server has learnt it
+            self._lists_refused = False
             self._accepted.clear()
         self._due.clear()
 
     async def _reconcile(self) -> None:
         asked = self._asked.is_set()
         self._asked.clear()
+        await self._learn_counting()
         if self._plan() and not asked:
             await self._pause_before_repair()
         # The plan is made anew after each wait: it is made of what is known then.
@@ -177,7 +218,31 @@ class SlicePublisher:
         wanted = self._wanted
         if wanted is None or self.status.withheld:
             return make_pool(self._driver, self._node, ())
-        return make_pool(self._driver, self._node, wanted.devices, closed=wanted.closed)
+        return make_pool(self._driver, self._node, wanted.devices, self._form(wanted))
+
+    def _form(self, wanted: _Wanted) -> Form:
+        counted = self._counting if wanted.counted else None
+        return Form(closed=wanted.closed, lists=not self._lists_refused, counted=counted or NodeAllocatable.UNTOLD)
+
+    async def _learn_counting(self) -> None:
+        """Ask the server for its version where the form of devices depends on it."""
+        if self._counting is not None or self._wanted is None or not self._wanted.counted:
+            return
+        try:
+            told = msgspec.json.decode(await self._api.get("/version"), type=_Version)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise LinkError(f"API server: malformed version: {str(error)[:200]}") from error
+        numbers = [_VERSION_NUMBER.match(part) for part in (told.major, told.minor)]
+        major, minor = (0 if number is None else int(number[0]) for number in numbers)
+        self._counting = node_allocatable_form(major, minor)
+        if self._counting is NodeAllocatable.UNTOLD:
+            kv(
+                _log,
+                logging.WARNING,
+                "claims are not counted as CPU requests, the API server is too old",
+                version=f"{told.major}.{told.minor}",
+                hint="dra.node_allocatable needs Kubernetes 1.36",
+            )
 
     def _plan(self) -> tuple[Write, ...]:
         if self._wanted is None or self._stored is None:
@@ -219,14 +284,22 @@ class SlicePublisher:
             self._forget(write.slice)
             return True
         body = msgspec.json.encode(slice_object(pool, write, node_uid))
-        if isinstance(write, Create):
-            answer: bytes | None = await self._api.send("POST", _SLICES, body)
-        else:
-            answer = await self._send_tolerant("PUT", write.slice, body)
-            if answer is None:
-                self._forget(write.slice)
-                return False
-        assert answer is not None
+        try:
+            if isinstance(write, Create):
+                answer: bytes | None = await self._api.send("POST", _SLICES, body)
+            else:
+                answer = await self._send_tolerant("PUT", write.slice, body)
+        except ApiError as error:
+            if error.status != _INVALID or not (lists := list_attributes(write.spec)):
+                raise
+            # Without the gate the server drops a list's values and then refuses the attribute that has none.
+            self._lists_refused = True
+            self._report_dropped(lists)
+            return False
+        if answer is None:
+            assert isinstance(write, Replace)
+            self._forget(write.slice)
+            return False
         reach("slice-written")
         stored = decode_slice(answer)
         known[stored.name] = stored
@@ -247,14 +320,39 @@ class SlicePublisher:
     def _keeps(self, sent: JsonObject, stored: Slice) -> bool:
         """Return whether the server kept what matters; report what it did not keep."""
         dropped = dropped_fields(sent, stored.spec)
-        if dropped and dropped != self.status.dropped:
-            kv(_log, logging.ERROR, "the API server dropped fields", count=len(dropped), err=", ".join(dropped[:8]))
         vital = vital_fields(dropped)
         if vital:
-            kv(_log, logging.ERROR, "devices are withheld, the server dropped what they need", err=vital[0], hint=_HINT)
+            kv(
+                _log,
+                logging.ERROR,
+                "devices are withheld, the server dropped what they need",
+                err=vital[0],
+                hint=_hint(vital),
+            )
         if vital or not self.status.withheld:  # the empty slice that follows loses nothing, but the reason stays
-            self.status = replace(self.status, dropped=dropped, withheld=bool(vital))
+            everywhere = (dropped_fields(*pair) for pair in self._accepted.values())
+            self._report_dropped(tuple(path for found in everywhere for path in found))
+            self.status = replace(self.status, withheld=bool(vital))
         return not vital
+
+    def _report_dropped(self, dropped: tuple[str, ...]) -> None:
+        """Take note of what the server does not keep, and log what is new of it."""
+        if self._lists_refused:
+            wanted = () if self._wanted is None else self._wanted.devices
+            full = make_pool(self._driver, self._node, wanted)
+            dropped = (*dropped, *(one for page in full.pages for one in list_attributes({"devices": page})))
+        dropped = tuple(sorted(set(dropped)))
+        if dropped and dropped != self._told:
+            self._told = dropped
+            kv(
+                _log,
+                logging.ERROR,
+                "the API server dropped fields",
+                count=len(dropped),
+                err=", ".join(dropped[:8]),
+                hint=_hint(dropped),
+            )
+        self.status = replace(self.status, dropped=dropped)
 
     def _known(self) -> dict[str, Slice]:
         assert self._stored is not None  # there is no plan before the first list
@@ -265,13 +363,24 @@ class SlicePublisher:
         self._accepted.pop(one.name, None)
 
     def _in_step(self) -> None:
-        if self._wanted is not None and self._stored is not None:
-            self.status = replace(self.status, in_step=True, error="")
+        if self._wanted is None or self._stored is None:
+            return
+        counted = self._wanted.counted and self._counting not in (None, NodeAllocatable.UNTOLD)
+        kept = (
+            counted and not self.status.withheld and not any(".nodeAllocatable" in one for one in self.status.dropped)
+        )
+        self.status = replace(self.status, in_step=True, counted=kept, error="")
+        self.settled()
 
     def _failed(self, error: NodeCpuError) -> None:
         if self.status.error != error.message:
             kv(_log, logging.WARNING, "slices not written, tried again for ever", pool=self._node, err=error)
         self.status = replace(self.status, in_step=False, error=error.message)
+
+
+def _hint(dropped: tuple[str, ...]) -> str:
+    gates = " and ".join(gates_of(dropped))
+    return f"turn {gates} on in API server and scheduler" if gates else "see what changes slices on their way"
 
 
 def _decoded(value: msgspec.Raw) -> Slice | None:

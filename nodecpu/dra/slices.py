@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, TypeAlias
 
 import msgspec
@@ -26,8 +27,42 @@ MAX_HEAVY_DEVICES: Final = 64
 """Devices of a slice, the latter as soon as one of them has taints, counters or a list of values."""
 
 _INDEX_DIGITS: Final = 5
-_QUANTITIES: Final = frozenset({"value", "default", "min", "max", "step"})
-"""Where a device's capacity holds quantities."""
+_QUANTITIES: Final = frozenset(
+    {"value", "default", "min", "max", "step", "allocationMultiplier", "capacityMultiplier", "deviceMultiplier"}
+)
+"""Where a device's capacity and its mapping hold quantities."""
+
+
+class NodeAllocatable(Enum):
+    """In which form devices say that their CPUs are the node's, by the server's version (KEP-5517)."""
+
+    UNTOLD = "not told"
+    MAPPINGS = "nodeAllocatableResourceMappings"
+    RESOURCES = "nodeAllocatableResources"
+
+
+def node_allocatable_form(major: int, minor: int) -> NodeAllocatable:
+    """Return the form that an API server of that version knows. Source: resource/v1 types.go of 1.36 and 1.37."""
+    if (major, minor) >= (1, 37):
+        return NodeAllocatable.RESOURCES
+    return NodeAllocatable.MAPPINGS if (major, minor) == (1, 36) else NodeAllocatable.UNTOLD
+
+
+GATES: Final = (
+    (".allowMultipleAllocations", "DRAConsumableCapacity"),
+    (".requestPolicy", "DRAConsumableCapacity"),
+    (".taints", "DRADeviceTaints"),
+    (".strings", "DRAListTypeAttributes"),
+    (".nodeAllocatable", "DRANodeAllocatableResources"),
+)
+"""What a server drops while a feature gate of it is off. Source: interfaces.md 3.1, 3.4."""
+
+
+def gates_of(dropped: Iterable[str]) -> tuple[str, ...]:
+    """Return the feature gates that these fields belong to, each once, in the order of the table."""
+    paths = tuple(dropped)
+    found = dict.fromkeys(gate for part, gate in GATES if any(part in path for path in paths))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,25 +117,42 @@ class Create:
 Write = Delete | Replace | Create
 
 
-def make_pool(driver: str, node: str, devices: Iterable[Device], *, closed: bool = False) -> Pool:
-    """Return the pool of a node's devices, in their order; without devices one empty slice (D4).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """In which form devices are written.
 
-    ``closed`` taints the devices: claims keep what they have, no pod is sent here for more (D5).
+    ``closed`` taints them: claims keep what they have, no pod is sent here for more (D5). ``lists``: attributes with
+    several values are written. ``counted``: how the CPUs are told to be the node's (D3).
     """
-    written = [device_object(driver, device, closed=closed) for device in devices]
+
+    closed: bool = False
+    lists: bool = True
+    counted: NodeAllocatable = NodeAllocatable.UNTOLD
+
+
+PLAIN: Final = Form()
+
+
+def make_pool(driver: str, node: str, devices: Iterable[Device], form: Form = PLAIN) -> Pool:
+    """Return the pool of a node's devices, in their order; without devices one empty slice (D4)."""
+    written = [device_object(driver, device, form) for device in devices]
     size = MAX_HEAVY_DEVICES if any(map(_is_heavy, written)) else MAX_DEVICES
     pages = [tuple(written[i : i + size]) for i in range(0, len(written), size)]
     return Pool(driver=driver, node=node, pages=tuple(pages or [()]))
 
 
-def device_object(driver: str, device: Device, *, closed: bool = False) -> JsonObject:
+def device_object(driver: str, device: Device, form: Form = PLAIN) -> JsonObject:
     """Return a device as the API takes it (D1): one that several claims may hold, in amounts of whole CPUs or cores.
 
     A device that is one CPU has no capacity and goes to one claim, in the form of the community driver.
     """
     written: dict[str, Json] = {
         "name": device.name,
-        "attributes": {name: _attribute(value) for name, value in sorted(device.attributes.items())},
+        "attributes": {
+            name: _attribute(value)
+            for name, value in sorted(device.attributes.items())
+            if form.lists or not isinstance(value, tuple)
+        },
     }
     if device.step:
         step = str(device.step)
@@ -109,7 +161,9 @@ def device_object(driver: str, device: Device, *, closed: bool = False) -> JsonO
             policy["validRange"] = {"min": step, "step": step}
         written["capacity"] = {f"{driver}/cpu": {"value": str(device.capacity), "requestPolicy": policy}}
         written["allowMultipleAllocations"] = True
-    if closed:
+    if form.counted is not NodeAllocatable.UNTOLD:
+        written[form.counted.value] = {"cpu": _counted(driver, form.counted, one_cpu=not device.step)}
+    if form.closed:
         written["taints"] = [{"key": f"{driver}/runtime-lost", "effect": "NoSchedule"}]
     return written
 
@@ -123,7 +177,18 @@ def _is_heavy(device: JsonObject) -> bool:
     return has_list or "taints" in device or "consumesCounters" in device
 
 
+def _counted(driver: str, form: NodeAllocatable, *, one_cpu: bool) -> JsonObject:
+    """Return how much CPU of the node a device is: what is consumed of its capacity, or one."""
+    if form is NodeAllocatable.MAPPINGS:
+        return {"allocationMultiplier": "1"} if one_cpu else {"capacityKey": f"{driver}/cpu"}
+    if one_cpu:
+        return {"mapping": {"deviceMultiplier": "1"}}
+    return {"mapping": {"capacityKey": f"{driver}/cpu", "capacityMultiplier": "1"}}
+
+
 def _attribute(value: Attribute) -> JsonObject:
+    if isinstance(value, tuple):
+        return {"strings": value}
     if isinstance(value, bool):
         return {"bool": value}
     return {"int": value} if isinstance(value, int) else {"string": value}
@@ -205,6 +270,18 @@ def vital_fields(dropped: Iterable[str]) -> tuple[str, ...]:
     Without multiple allocations a claim would take a whole node (D3), without its taint a closed device is open (D5).
     """
     return tuple(path for path in dropped if ".allowMultipleAllocations" in path or ".taints" in path)
+
+
+def list_attributes(spec: JsonObject) -> tuple[str, ...]:
+    """Return the paths of the attributes with a list of values in what is sent, devices by their index."""
+    devices = spec.get("devices")
+    found = []
+    for index, device in enumerate(devices if isinstance(devices, Sequence) else ()):
+        attributes = device.get("attributes") if isinstance(device, Mapping) else None
+        for name, value in attributes.items() if isinstance(attributes, Mapping) else ():
+            if isinstance(value, Mapping) and "strings" in value:
+                found.append(f"spec.devices[{index}].attributes.{name}.strings")
+    return tuple(found)
 
 
 class _Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -31,6 +32,12 @@ MAX_ANSWER_BYTES: Final = 64 << 20
 MAX_LINE_BYTES: Final = 8 << 20
 """An event of a watch holds one object, which etcd keeps below 1.5 MiB."""
 
+MAX_RETRY_AFTER_S: Final = 300.0
+"""A server that wants to be left alone for longer is asked again all the same."""
+
+_SECONDS: Final = re.compile(r"[0-9]{1,6}", re.ASCII)
+"""The form of Retry-After that API servers use. Source: RFC 9110, 10.2.3; apiserver filters, priority-and-fairness."""
+
 _PIECE: Final = 1 << 16
 _THREADS: Final = 8
 _SLACK_S: Final = 0.25
@@ -48,14 +55,18 @@ _T = TypeVar("_T")
 
 
 class ApiError(NodeCpuError):
-    """The API server answered, and not with success. ``status`` is HTTP's, ``reason`` Kubernetes' (``Conflict``)."""
+    """The API server answered, and not with success. ``status`` is HTTP's, ``reason`` Kubernetes' (``Conflict``).
+
+    ``retry_after_s`` is how long it wants to be left alone, 0 if it did not say.
+    """
 
     code = "api"
 
-    def __init__(self, message: str, *, status: int, reason: str, hint: str = "") -> None:
+    def __init__(self, message: str, *, status: int, reason: str, hint: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.reason = reason
+        self.retry_after_s = retry_after_s
 
     @property
     def is_transient(self) -> bool:
@@ -218,7 +229,7 @@ class KubeClient:
             if self._closed and self._connection is not None:
                 self._connection.close()  # given up by its caller, it has just put its connection back
         if not 200 <= response.status < 300:
-            raise _refused(where, response.status, answer)
+            raise _refused(where, response.status, answer, response.headers.get("Retry-After", ""))
         return answer
 
     def _open(
@@ -351,7 +362,8 @@ class _Stream:
             if self._closed:
                 response.close()
             elif not 200 <= response.status < 300:
-                raise _refused(self._where, response.status, response.read(_PIECE))
+                told = response.headers.get("Retry-After", "")
+                raise _refused(self._where, response.status, response.read(_PIECE), told)
 
     def read(self) -> bytes:
         """Return what has come, at least one byte; empty at the end."""
@@ -411,7 +423,7 @@ def _cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:200]}"
 
 
-def _refused(where: str, status: int, answer: bytes) -> ApiError:
+def _refused(where: str, status: int, answer: bytes, retry_after: str) -> ApiError:
     try:
         told = msgspec.json.decode(answer, type=_Status)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -426,6 +438,7 @@ def _refused(where: str, status: int, answer: bytes) -> ApiError:
         status=status,
         reason=told.reason,
         hint=hint,
+        retry_after_s=min(float(retry_after), MAX_RETRY_AFTER_S) if _SECONDS.fullmatch(retry_after) else 0.0,
     )
 
 

@@ -21,7 +21,7 @@ from nodecpu.cpuset import CpuSet, NodeSet, union
 from nodecpu.errors import LinkError, NotReady
 from nodecpu.kube.claims import ClaimReader
 from nodecpu.kube.client import Api, ApiError, api_path
-from nodecpu.kube.watch import Backoff
+from nodecpu.kube.watch import Backoff, asked_to_wait_s
 from nodecpu.log import kv
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.pools import Level, Pool
@@ -203,7 +203,7 @@ class TopologyPublisher:
             except (LinkError, NotReady, ApiError) as error:
                 self._stored = None
                 self._due.set()
-                pause = self._recheck_s if self._is_missing(error) else backoff.next_s()
+                pause = self._recheck_s if self._is_missing(error) else max(asked_to_wait_s(error), backoff.next_s())
                 self._failed(error)
             await asyncio.sleep(pause)
 

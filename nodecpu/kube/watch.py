@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from nodecpu.errors import LinkError
+from nodecpu.errors import LinkError, NodeCpuError
 from nodecpu.kube.client import Api, ApiError
 from nodecpu.log import kv
 
@@ -76,6 +76,12 @@ class Backoff:
         return whole * random.uniform(0.5, 1.0)
 
 
+def asked_to_wait_s(error: NodeCpuError) -> float:
+    """Return the seconds that the API server asked to be left alone for, and as many as a tenth more by chance."""
+    wanted_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
+    return wanted_s * random.uniform(1.0, 1.1)
+
+
 class _ListMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resource_version: str
     continue_: str = msgspec.field(default="", name="continue")
@@ -113,31 +119,35 @@ class Watcher:
         selector: str,
         sink: WatchSink,
         wait_s: float = _BACKOFF_S[0],
+        opening: Callable[[], None] = lambda: None,
     ) -> None:
-        """``wait_s`` is the first pause after a watch has ended, well or not."""
+        """``wait_s`` is the first pause after a watch has ended, well or not; ``opening`` is called before each."""
         self._api = api
         self._path = path
         self._selector = selector
         self._sink = sink
         self._backoff = Backoff(first_s=wait_s)
+        self._opening = opening
         self._version = ""
         self._failing = False
 
     async def run(self) -> None:
         """List and watch until cancelled; failures are tried again, and logged once for each outage."""
         while True:
+            least_s = 0.0
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
             except (LinkError, ApiError) as error:
+                least_s = asked_to_wait_s(error)
                 if isinstance(error, ApiError) and error.status == _GONE:
                     self._version = ""
                 elif not self._failing:
                     self._failing = True
                     kv(_log, logging.WARNING, "watch failed, tried again for ever", path=self._path, err=error)
             # After a clean end too: a server that ends each watch at once must not be asked in a tight loop.
-            await asyncio.sleep(self._backoff.next_s())
+            await asyncio.sleep(max(least_s, self._backoff.next_s()))
 
     def _works(self) -> None:
         self._backoff.reset()
@@ -165,6 +175,7 @@ class Watcher:
             "resourceVersion": self._version,
             "timeoutSeconds": str(random.randint(*_WATCH_S)),
         }
+        self._opening()
         async with aclosing(self._api.watch(self._path, query, silence_s=_SILENCE_S)) as lines:
             async for line in lines:
                 event = _decoded(line, _Event, self._path)

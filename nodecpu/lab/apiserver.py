@@ -29,9 +29,9 @@ from nodecpu.lab.objects import (
     Kind,
     ObjectStore,
     selected,
-    slice_faults,
     topology_faults,
 )
+from nodecpu.lab.slicerules import Features, kept, slice_faults
 from nodecpu.lab.trace import Trace
 
 _MAX_BODY: Final = 3 << 20
@@ -46,13 +46,14 @@ _PATCHES: Final = (
 class Fault:
     """Something to go wrong. ``verb`` and ``plural`` say where ("*": everywhere), ``times`` how often (-1: always).
 
-    ``status`` answers so; ``delay_s`` waits first; ``drop`` names paths (``spec.devices.*.taints``) that are lost on
-    writing; ``close`` ends the connection without an answer.
+    ``status`` answers so, ``retry_after_s`` with when to ask again; ``delay_s`` waits first; ``drop`` names paths
+    (``spec.devices.*.taints``) that are lost on writing; ``close`` ends the connection without an answer.
     """
 
     verb: str = "*"
     plural: str = "*"
     status: int = 0
+    retry_after_s: int = 0
     delay_s: float = 0.0
     drop: tuple[str, ...] = ()
     close: bool = False
@@ -111,11 +112,13 @@ class ApiServer:
     """Serves ``store`` between ``start`` and ``stop``; may be started again on the same port.
 
     ``tokens`` are those that are accepted, ``rights`` the verbs and plurals that are granted; None for whatever comes.
+    ``features`` is the version it plays, with its gates.
     """
 
     def __init__(self, trace: Trace, *, bookmark_s: float = 5.0) -> None:
         self.tokens: frozenset[str] | None = None
         self.rights: frozenset[tuple[str, str]] | None = None
+        self.features = Features()
         self.store = ObjectStore(now=now, changed=self._wake)
         self._trace = trace
         self._bookmark_s = bookmark_s
@@ -205,14 +208,15 @@ class ApiServer:
             _answer(writer, 201 if request.method == "POST" else 200, answer)
         except ApiError as error:
             self._trace.add("api", "node", f"{method} {urlsplit(target).path}", f"{error.status} {error.reason}")
-            _answer(writer, error.status, error.body())
+            _answer(writer, error.status, error.body(), retry_after_s=error.retry_after_s)
         await writer.drain()
         return True
 
     def _unstored(self, method: str, target: str, raw: bytes) -> JsonObject | None:
         """Return the answer to what is asked without any object being meant: versions, groups, one's own rights."""
         if target.startswith("/version"):
-            return {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
+            minor = self.features.minor
+            return {"major": "1", "minor": str(minor), "gitVersion": f"v1.{minor}.2"}
         if method == "GET" and target == "/apis/resource.k8s.io/v1":
             return {"kind": "APIResourceList", "groupVersion": "resource.k8s.io/v1", "resources": []}
         if method == "POST" and target == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
@@ -242,7 +246,8 @@ class ApiServer:
     def _act(self, request: Request, fault: Fault) -> JsonObject:
         verb = request.verb
         if fault.status:
-            raise ApiError(fault.status, "InternalError", f"fault injected: {verb} {request.kind.plural}")
+            message = f"fault injected: {verb} {request.kind.plural}"
+            raise ApiError(fault.status, "InternalError", message, retry_after_s=fault.retry_after_s)
         if verb == "get":
             return self.store.get(request.key)
         if verb == "list":
@@ -260,8 +265,10 @@ class ApiServer:
         for path in fault.drop:
             dropped = without(body, path.split("."))
             body = dropped if isinstance(dropped, dict) else body
-        if request.kind is SLICES and (faults := slice_faults(body)):
-            raise ApiError(422, "Invalid", f"ResourceSlice is invalid: {'; '.join(faults)}")
+        if request.kind is SLICES and verb != "patch":
+            body = kept(body, self.features)
+            if faults := slice_faults(body, self.store.get(request.key) if verb == "update" else None):
+                raise ApiError(422, "Invalid", f"ResourceSlice is invalid: {'; '.join(faults)}")
         if request.kind is TOPOLOGIES and verb != "patch" and (faults := topology_faults(body)):
             raise ApiError(422, "Invalid", f"NodeResourceTopology is invalid: {'; '.join(faults)}")
         status = request.subresource == "status"
@@ -421,9 +428,10 @@ def _describe(request: Request) -> str:
     return f"{request.verb} {where}"
 
 
-def _answer(writer: asyncio.StreamWriter, status: int, body: JsonObject) -> None:
+def _answer(writer: asyncio.StreamWriter, status: int, body: JsonObject, *, retry_after_s: int = 0) -> None:
     content = json.dumps(body).encode()
     head = f"HTTP/1.1 {status} Lab\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    head += f"Retry-After: {retry_after_s}\r\n" if retry_after_s else ""
     head += f"Date: {formatdate(usegmt=True)}\r\n\r\n"
     writer.write(head.encode() + content)
 

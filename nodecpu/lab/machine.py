@@ -32,6 +32,8 @@ def write_machine(machine: Machine, root: Path) -> None:
     _write_nodes(machine, tree)
     for number, node in enumerate(n for n in machine.nodes if n.kind in (Memory.PMEM, Memory.CXL)):
         _write_memory_device(number, node, tree)
+    for bus, home in machine.pci_roots:
+        tree.write(f"sys/devices/pci{bus}/{bus}:00.0/numa_node", home)
 
 
 class _Tree:

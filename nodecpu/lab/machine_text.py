@@ -18,6 +18,7 @@ one. Options, separated by commas:
 ``memory-only N KIND`` N nodes without CPUs, of ``hbm``, ``pmem``, ``cxl`` or ``other``, dealt to the nodes in turn; a
                        size may follow; may be said again for another kind
 ``no-memory LIST``     nodes that have no memory
+``pci-roots N``        PCIe roots near each node with CPUs (0), named ``pci0000:00`` and so on in the nodes' order
 =====================  =================================================================================================
 
 Memory-only nodes have the numbers after those with CPUs. Distances: 12 within a socket, 21 across, from a memory-only
@@ -50,6 +51,7 @@ _OPTIONS: Final = (
     "memory",
     "memory-only",
     "no-memory",
+    "pci-roots",
 )
 _MAX_CPUS: Final = 16384
 _SIZE: Final = re.compile(r"([0-9]{1,9})([KMGT])", re.ASCII)
@@ -102,6 +104,8 @@ class Machine:
     nodes: tuple[MachineNode, ...]
     isolated: CpuSet
     offline: CpuSet
+    pci_roots: tuple[tuple[str, int], ...] = ()
+    """``DDDD:BB`` and the node that a device on it tells."""
     boot_id: str = "6e6f6465-6370-4750-8000-000000000001"
 
     @property
@@ -157,6 +161,7 @@ def parse_machine(text: str) -> Machine:
         nodes=nodes,
         isolated=_cpu_list(said, "isolated", present),
         offline=_cpu_list(said, "offline", present),
+        pci_roots=_pci_roots(nodes, _number_of(said, "pci-roots", 0, least=0)),
     )
     if not machine.online:
         raise _bad("offline", "leaves no CPU online")
@@ -309,6 +314,11 @@ def _without_memory(nodes: Sequence[MachineNode], said: Mapping[str, Sequence[st
         MachineNode(id=n.id, socket=n.socket, home=n.home, kind=n.kind, size_bytes=0) if n.id in bare else n
         for n in nodes
     )
+
+
+def _pci_roots(nodes: Sequence[MachineNode], each: int) -> tuple[tuple[str, int], ...]:
+    bearers = [node.id for node in nodes if node.home == node.id for _ in range(each)]
+    return tuple((f"{number >> 8:04x}:{number & 255:02x}", node) for number, node in enumerate(bearers))
 
 
 def _size(text: str) -> int:

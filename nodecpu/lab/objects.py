@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, nodes, text, texts
-from nodecpu.lab.podspec import quantity
 
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -80,13 +79,14 @@ KINDS: Final = (NODES, PODS, EVENTS, NEW_EVENTS, SLICES, CLAIMS, CLASSES, ACCOUN
 
 
 class ApiError(Exception):
-    """An answer other than success: HTTP status, machine-readable reason, sentence."""
+    """An answer other than success: HTTP status, machine-readable reason, sentence, when to ask again (0: not told)."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, retry_after_s: int = 0) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.retry_after_s = retry_after_s
 
     def body(self) -> JsonObject:
         """Return the Status object that the answer carries."""
@@ -315,64 +315,3 @@ _ZONE_KEYS: Final = frozenset({"name", "type", "parent", "costs", "attributes", 
 
 def _whole(cost: JsonObject) -> bool:
     return isinstance(cost.get("value"), int) and bool(text(cost, "name"))
-
-
-def slice_faults(body: Mapping[str, Json]) -> list[str]:
-    """Return what a real API server would refuse in a ResourceSlice, as sentences (the commonest rules).
-
-    Source: pkg/apis/resource/validation of Kubernetes 1.36.
-    """
-    faults: list[str] = []
-    devices = nodes(body, "spec", "devices")
-    if len(devices) > 128:
-        faults.append(f"spec.devices: Too many: {len(devices)}: must have at most 128 items")
-    if len(devices) > 64 and any(device.get("taints") for device in devices):
-        faults.append(f"spec.devices: Too many: {len(devices)}: must have at most 64 items with taints")
-    names = [text(device, "name") for device in devices]
-    faults += [f"spec.devices: Duplicate value: {name!r}" for name in sorted(set(names)) if names.count(name) > 1]
-    count = leaf(body, "spec", "pool", "resourceSliceCount")
-    if not isinstance(count, int) or count < 1:
-        faults.append("spec.pool.resourceSliceCount: must be greater than zero")
-    for device in devices:
-        faults += [f"spec.devices[{text(device, 'name')}].{fault}" for fault in _device_faults(device)]
-    return faults
-
-
-def _device_faults(device: JsonObject) -> list[str]:
-    faults: list[str] = []
-    attributes = node(device, "attributes")
-    capacity = node(device, "capacity")
-    if len(attributes) + len(capacity) > 32:
-        faults.append("attributes: too many attributes and capacities: at most 32")
-    for name in attributes:
-        value = node(attributes, name)
-        if len(value) != 1 or not set(value) <= {"int", "bool", "string", "version"}:
-            faults.append(f"attributes[{name}]: exactly one value must be specified")
-        if len(text(value, "string")) > 64:
-            faults.append(f"attributes[{name}].string: may not be longer than 64")
-    for name in capacity:
-        policy = node(capacity, name, "requestPolicy")
-        if policy and not device.get("allowMultipleAllocations"):
-            faults.append(f"capacity[{name}].requestPolicy: only with allowMultipleAllocations")
-        if (node(policy, "validRange") or leaf(policy, "validValues")) and not text(policy, "default"):
-            faults.append(f"capacity[{name}].requestPolicy.default: Required value")
-        faults += [f"capacity[{name}].requestPolicy.{fault}" for fault in _policy_faults(node(capacity, name))]
-    return faults
-
-
-def _policy_faults(capacity: JsonObject) -> list[str]:
-    """Return what is wrong with amounts of a range: min <= default <= value, min + step <= value, default on a step."""
-    limits = node(capacity, "requestPolicy", "validRange")
-    if not limits:
-        return []
-    value = quantity(leaf(capacity, "value"))
-    default = quantity(leaf(capacity, "requestPolicy", "default") or "0")
-    least, step = quantity(leaf(limits, "min") or "0"), quantity(leaf(limits, "step") or "0")
-    faults = []
-    if not least <= default <= value:
-        faults.append(f"default: {default} is not between {least} and {value}")
-    if step and least + step > value:
-        faults.append(f"validRange.step: {least} + {step} is above {value}")
-    if step and (default - least) % step:
-        faults.append(f"default: {default} is not on a step")
-    return faults

@@ -108,6 +108,7 @@ async def perform(scenario: Scenario, shower: Shower | None, *, machine: str, ke
         runtime=scenario.runtime,
         cgroup_driver=scenario.cgroup_driver,
         real=scenario.real,
+        kubernetes=scenario.kubernetes,
         daemon=scenario.daemon,
     )
     failure: StepFailed | None = None  # raised when the stage is closed: its task group would wrap it

@@ -7,6 +7,7 @@ A file has ``title``, the setting (``[lab]``, ``[daemon]``), the objects (``[cla
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from nodecpu.errors import ConfigError
 from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.jsontree import Json, JsonObject, node, nodes
 from nodecpu.lab.scheduler import Want
+from nodecpu.lab.slicerules import OLDEST, Features, known_gates
 from nodecpu.lab.verbs import COMMON, VERBS
 
 
@@ -100,6 +102,7 @@ class Scenario:
     runtime: str
     cgroup_driver: str
     real: bool
+    kubernetes: Features
     daemon: JsonObject
     claims: Mapping[str, ClaimPlan]
     pods: Mapping[str, PodPlan]
@@ -129,7 +132,7 @@ class _Reader:
     def scenario(self, table: JsonObject) -> Scenario:
         self._keys(table, ("title", "rules", "lab", "daemon", "claims", "pods", "play"), "")
         lab, play = node(table, "lab"), node(table, "play")
-        self._keys(lab, ("machine", "runtime", "cgroup_driver", "real"), "[lab]")
+        self._keys(lab, ("machine", "runtime", "cgroup_driver", "real", "kubernetes", "gates"), "[lab]")
         self._keys(play, ("steps",), "[play]")
         claims = {name: self._claim(name, node(table, "claims", name)) for name in node(table, "claims")}
         pods = {name: self._pod(name, node(table, "pods", name), claims) for name in node(table, "pods")}
@@ -148,6 +151,7 @@ class _Reader:
                 self._text(lab, "cgroup_driver", "systemd", "[lab]"), ("systemd", "cgroupfs"), "[lab] cgroup_driver"
             ),
             real=lab.get("real") is True,
+            kubernetes=self._features(lab),
             daemon=node(table, "daemon"),
             claims=claims,
             pods=pods,
@@ -175,6 +179,19 @@ class _Reader:
         if not found:
             self._problem(where, "no results")
         return tuple(found)
+
+    def _features(self, lab: JsonObject) -> Features:
+        gates = node(lab, "gates")
+        for name, value in gates.items():
+            self._one_of(name, known_gates(), "[lab.gates]")
+            if not isinstance(value, bool):
+                self._problem(f"[lab.gates] {name}", "must be true or false")
+        told = self._text(lab, "kubernetes", "1.36", "[lab]")
+        found = re.fullmatch(r"1\.([0-9]{2})", told)
+        if found is None or int(found[1]) < OLDEST:
+            self._problem("[lab] kubernetes", f"{told!r} is not a version such as 1.36, from 1.{OLDEST} on")
+            return Features()
+        return Features(minor=int(found[1]), gates={name: value is True for name, value in gates.items()})
 
     def _claim(self, name: str, table: JsonObject) -> ClaimPlan:
         where = f"[claims.{name}]"

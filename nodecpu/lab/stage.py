@@ -33,6 +33,7 @@ from nodecpu.lab.pluginhost import RuntimeSettings
 from nodecpu.lab.podspec import CgroupDriver
 from nodecpu.lab.realcgroups import RealCgroups
 from nodecpu.lab.runtime import Runtime
+from nodecpu.lab.slicerules import DEFAULT, Features
 from nodecpu.lab.trace import Trace
 
 NODE_NAME: Final = "lab-node"
@@ -57,6 +58,7 @@ class StageSettings:
     runtime: str = "containerd-2.4"
     cgroup_driver: str = "systemd"
     real: bool = False
+    kubernetes: Features = DEFAULT
     daemon: JsonObject
 
 
@@ -141,6 +143,7 @@ class Stage:
         self.cdi = root / "cdi"
         self.trace = Trace()
         self.api = ApiServer(self.trace)
+        self.api.features = settings.kubernetes
         self.cluster = Cluster(self.api.store, node_name=NODE_NAME, driver=DRIVER)
         self.machine_root = machine_root
         driver = CgroupDriver.CGROUPFS if settings.real else CgroupDriver(settings.cgroup_driver)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from nodecpu.aside import Aside
 from nodecpu.config import Config
+from nodecpu.dra.slices import gates_of
 from nodecpu.log import kv
 from nodecpu.preflight.checks import RuntimeLink, local_findings
 from nodecpu.preflight.finding import Finding, Grade, failed, ok, warning
@@ -64,7 +65,8 @@ class Preflight:
         published = self._views.published()
         if published is None or not (published.in_step or published.dropped):
             return (*self._local, *self._cluster)
-        gates = dropped_finding(published.dropped, withheld=published.withheld)
+        wanted = self._views.config().dra.node_allocatable
+        gates = dropped_finding(published, counted_wanted=wanted)
         return (*self._local, *self._cluster, gates)
 
     def decide(self) -> None:
@@ -110,14 +112,20 @@ class Preflight:
                 kv(_LOG, _LEVELS[one.grade], "preflight", state=f"{one.check}: {one.seen}", hint=one.remedy)
 
 
-def dropped_finding(dropped: tuple[str, ...], *, withheld: bool) -> Finding:
+def dropped_finding(published: PublishStatus, *, counted_wanted: bool) -> Finding:
     """Return whether the API server keeps all fields of our slices: what it drops belongs to a gate that is off."""
-    check = "feature gates"
+    check, dropped = "feature gates", published.dropped
     if not dropped:
+        if counted_wanted and not published.counted:
+            seen = "claims are not counted as CPU requests: the API server is older than 1.36"
+            return warning(check, seen, "set dra.node_allocatable = false, or have a newer API server")
         return ok(check, "all fields of the slices are kept")
     seen = f"the API server drops {', '.join(dropped[:4])}" + (f" and {len(dropped) - 4} more" if dropped[4:] else "")
-    remedy = "turn DRAConsumableCapacity on in API server, scheduler and kubelet"
-    return failed(check, f"{seen}: devices are withheld", remedy) if withheld else warning(check, seen, remedy)
+    gates = " and ".join(gates_of(dropped)) or "the gates of these fields"
+    remedy = f"turn {gates} on in API server, scheduler and kubelet"
+    return (
+        failed(check, f"{seen}: devices are withheld", remedy) if published.withheld else warning(check, seen, remedy)
+    )
 
 
 def _no_program(command: Sequence[str]) -> str:

@@ -33,6 +33,9 @@ ADOPTED = "adopted"
 ADOPTING = "adopting"
 """The fact that such claims are being looked for."""
 
+COUNTED = "counted"
+"""Key of the meta table: ``yes`` while the scheduler counts claims as CPU requests of their pods (G13)."""
+
 NODE_UID = "node_uid"
 """The UID of the Node object under which the claims were prepared."""
 

@@ -83,6 +83,14 @@ class NumaNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PcieRoot:
+    """A PCIe root complex (``pci0000:3a``) and the CPUs near it, at least one."""
+
+    name: str
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """The machine; ``cpus`` are by rising number, groups by lowest CPU, nodes by rising id.
 
@@ -101,6 +109,7 @@ class Topology:
     l2: tuple[Group, ...]
     l3: tuple[Group, ...]
     numa: tuple[NumaNode, ...]
+    pcie_roots: tuple[PcieRoot, ...] = ()
 
     @property
     def has_smt(self) -> bool:

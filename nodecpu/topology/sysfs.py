@@ -26,6 +26,7 @@ from nodecpu.errors import HostError
 from nodecpu.topology.files import KernelFiles
 from nodecpu.topology.memory import read_nodes
 from nodecpu.topology.model import CoreType, Cpu, Group, NumaNode, Topology
+from nodecpu.topology.pcie import read_pcie_roots
 
 _CPUS: Final = "sys/devices/system/cpu"
 _ONLINE: Final = f"{_CPUS}/online"
@@ -117,6 +118,7 @@ def topology_of(files: KernelFiles) -> Topology:
         l2=l2,
         l3=l3,
         numa=nodes,
+        pcie_roots=read_pcie_roots(files, nodes),
     )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from nodecpu.dra.devices import Device
 from nodecpu.dra.publish import SlicePublisher
 from nodecpu.lab.apiserver import Fault
 from nodecpu.lab.objects import SLICES, Key
+from nodecpu.lab.slicerules import Features
 from tests.apiserver import NODES, Cluster, cluster
 from tests.kubelet import run, until
 
@@ -254,5 +256,103 @@ def test_malformed_answers_are_failures_not_crashes() -> None:
             )
             async with publishing(one, 4, 4):
                 await until(lambda: len(one.slices()) == 2)
+
+    run(test)
+
+
+ROOTED = (
+    Device(
+        name="cpudevnuma000", cpus=NO_CPUS, capacity=4, attributes={"resource.kubernetes.io/pcieRoot": ("pci0000:00",)}
+    ),
+)
+
+
+def test_pcie_roots_are_left_out_where_the_server_knows_no_lists() -> None:
+    """D2, D3: it drops the list and refuses the attribute that is left without a value; the devices are published."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            publisher.publish(ROOTED)
+            await until(lambda: publisher.status.in_step)
+            assert one.devices() == ["cpudevnuma000:4"]
+            assert publisher.status.dropped == ("spec.devices[0].attributes.resource.kubernetes.io/pcieRoot.strings",)
+            assert len(one.calls("create")) == 1
+            mark = len(one.trace)
+            publisher.publish((replace(ROOTED[0], capacity=3),))
+            await until(lambda: one.devices() == ["cpudevnuma000:3"])
+            assert len(one.calls("update", since=mark)) == 1
+
+    run(test)
+
+
+def test_pcie_roots_are_published_where_lists_are_known() -> None:
+    """D2."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            one.server.features = Features(gates={"DRAListTypeAttributes": True})
+            publisher.publish(ROOTED)
+            await until(lambda: publisher.status.in_step)
+            assert publisher.status.dropped == ()
+            assert '"strings": ["pci0000:00"]' in json.dumps(one.slices())
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("minor", "field"), [(36, "nodeAllocatableResourceMappings"), (37, "nodeAllocatableResources"), (35, "")]
+)
+def test_claims_are_counted_in_the_form_of_the_servers_version(minor: int, field: str) -> None:
+    """D3."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            one.server.features = Features(
+                minor=minor, gates={"DRANodeAllocatableResources": True, "DRAConsumableCapacity": True}
+            )
+            publisher.publish(devices(4, 4), counted=True)
+            await until(lambda: publisher.status.in_step)
+            assert publisher.status.counted == bool(field)
+            assert publisher.status.dropped == ()
+            assert ("nodeAllocatable" in json.dumps(one.slices())) == bool(field)
+            assert field in json.dumps(one.slices())
+
+    run(test)
+
+
+def test_mapping_that_is_dropped_is_told_and_the_devices_stay() -> None:
+    """D3: the gate is alpha."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            settled: list[bool] = []
+            publisher.settled = lambda: settled.append(publisher.status.counted)
+            publisher.publish(devices(4, 4), counted=True)
+            await until(lambda: publisher.status.in_step)
+            assert one.devices() == FOUR
+            assert not publisher.status.counted
+            assert all("nodeAllocatableResourceMappings" in path for path in publisher.status.dropped)
+            assert settled
+            assert not any(settled)
+
+    run(test)
+
+
+def test_mapping_takes_the_new_form_after_an_upgrade_of_the_server() -> None:
+    """D3: a new server ends the watches, and is asked for its version again."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            one.server.features = Features(gates={"DRANodeAllocatableResources": True})
+            publisher.publish(devices(4, 4), counted=True)
+            await until(lambda: publisher.status.counted)
+            await one.server.stop()
+            one.server.features = Features(minor=37, gates={"DRANodeAllocatableResources": True})
+            await one.restart()
+            await until(lambda: '"nodeAllocatableResources"' in json.dumps(one.slices()))
+            await until(lambda: publisher.status.in_step and publisher.status.counted)
+            publisher.publish(devices(4, 4))
+            await until(lambda: "nodeAllocatable" not in json.dumps(one.slices()))
+            await until(lambda: not publisher.status.counted)
 
     run(test)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nodecpu.cpuset import NO_CPUS, CpuSet
-from nodecpu.dra.devices import Device, Dividing, devices_of, is_one_cpu, known_devices, offered_devices
+from nodecpu.dra.devices import (
+    MAX_VALUES,
+    PCIE_ROOT,
+    Device,
+    Dividing,
+    devices_of,
+    is_one_cpu,
+    known_devices,
+    offered_devices,
+)
 from nodecpu.policy.usable import Usable, usable_cpus
-from nodecpu.topology.model import CoreType, Topology
+from nodecpu.topology.model import CoreType, PcieRoot, Topology
 from tests.unit.policy.machines import N4C16, Shape, build_topology
 
 
@@ -249,3 +258,39 @@ def test_full_cores_offer_whole_cores_in_steps() -> None:
     assert offered(full_cores=True, held="6", claimed={"cpudevnuma001": "4-5"}, reserved="4-5") == "0:4 1:2 2:4 3:4"
     assert {device.step for device in devices(build_topology(N4C16), full_cores=True)} == {2}
     assert {device.step for device in devices(build_topology(Shape(threads=1)), reserved="", full_cores=True)} == {1}
+
+
+def rooted(topology: Topology, **roots: str) -> Topology:
+    found = tuple(PcieRoot(name=name, cpus=CpuSet.parse(cpus)) for name, cpus in roots.items())
+    return replace(topology, pcie_roots=found)
+
+
+def roots_of(topology: Topology, grouping: str, *, reserved: str = "15") -> dict[str, object]:
+    dividing = Dividing(grouping=grouping, pcie_roots=True)
+    found = devices_of(topology, usable(topology, reserved), dividing=dividing, driver="dra.cpu")
+    return {device.name: device.attributes.get(PCIE_ROOT) for device in found}
+
+
+def test_devices_tell_the_pcie_roots_that_all_their_cpus_are_near() -> None:
+    """D2: on request only, always a list, in rising order; a socket is not near what one of its nodes is near."""
+    topology = rooted(build_topology(N4C16), c="0-3", a="0-3", b="4-7", d="8-15")
+    assert all(PCIE_ROOT not in device.attributes for device in devices(topology))
+    assert roots_of(topology, "numa") == {
+        "cpudevnuma000": ("a", "c"),
+        "cpudevnuma001": ("b",),
+        "cpudevnuma002": ("d",),
+        "cpudevnuma003": ("d",),
+    }
+    assert roots_of(topology, "socket") == {"cpudevsocket000": None, "cpudevsocket001": ("d",)}
+    assert roots_of(topology, "machine") == {"cpudevmachine": None}
+    assert roots_of(topology, "individual")["cpudev005"] == ("b",)
+    assert roots_of(topology, "socket", reserved="4-15")["cpudevsocket000"] == ("a", "c")
+
+
+def test_no_device_tells_more_values_than_the_server_takes() -> None:
+    """D1, D2."""
+    topology = rooted(build_topology(N4C16), **{f"r{n:02d}": "0-3" for n in range(60)})
+    (device, *_) = devices_of(topology, usable(topology), dividing=Dividing(pcie_roots=True), driver="dra.cpu")
+    told = device.attributes[PCIE_ROOT]
+    assert isinstance(told, tuple)
+    assert len(told) + len(device.attributes) - 1 == MAX_VALUES

@@ -13,7 +13,9 @@ from nodecpu.dra.devices import Device
 from nodecpu.dra.slices import (
     Create,
     Delete,
+    Form,
     JsonObject,
+    NodeAllocatable,
     Pool,
     Slice,
     Write,
@@ -22,7 +24,10 @@ from nodecpu.dra.slices import (
     delete_options,
     device_object,
     dropped_fields,
+    gates_of,
+    list_attributes,
     make_pool,
+    node_allocatable_form,
     plan_writes,
     slice_object,
     vital_fields,
@@ -142,7 +147,7 @@ def test_published_pool_is_complete_and_stable(count: int) -> None:
 def test_closed_devices_are_tainted_and_fewer_fit_into_a_slice() -> None:
     """D5; the time that the server adds to a taint is no difference."""
     devices = [device(i) for i in range(100)]
-    wanted = make_pool("dra.cpu", "node1", devices, closed=True)
+    wanted = make_pool("dra.cpu", "node1", devices, Form(closed=True))
     assert [len(page) for page in wanted.pages] == [64, 36]
     stored = settle(settle((), pool(100)), wanted)
     assert_published(stored, wanted)
@@ -278,7 +283,7 @@ def test_device_that_is_one_cpu_goes_to_one_claim_as_a_whole() -> None:
     """D1: no capacity, no multiple allocations."""
     written = device_object("dra.cpu", replace(device(3, 1), step=0))
     assert set(written) == {"name", "attributes"}
-    assert "taints" in device_object("dra.cpu", replace(device(3, 1), step=0), closed=True)
+    assert "taints" in device_object("dra.cpu", replace(device(3, 1), step=0), Form(closed=True))
 
 
 @pytest.mark.parametrize(
@@ -302,6 +307,73 @@ def test_thousand_single_cpus_fill_slices_of_128_and_of_64_with_taints() -> None
     devices = [replace(device(i, 1), step=0) for i in range(1000)]
     open_pool = make_pool("dra.cpu", "node1", devices)
     assert [len(page) for page in open_pool.pages] == [128] * 7 + [104]
-    closed = make_pool("dra.cpu", "node1", devices, closed=True)
+    closed = make_pool("dra.cpu", "node1", devices, Form(closed=True))
     assert [len(page) for page in closed.pages] == [64] * 15 + [40]
     assert_published(settle(settle([], open_pool), closed), closed)
+
+
+def test_list_attributes_make_slices_of_64() -> None:
+    """D4: limits by content."""
+    rooted = [replace(device(i), attributes={"a/roots": ("x", "y")}) for i in range(130)]
+    assert [len(page) for page in make_pool("dra.cpu", "node1", rooted).pages] == [64, 64, 2]
+    plain = make_pool("dra.cpu", "node1", rooted, Form(lists=False))
+    assert [len(page) for page in plain.pages] == [128, 2]
+    assert device_object("dra.cpu", rooted[0])["attributes"] == {"a/roots": {"strings": ("x", "y")}}
+    assert device_object("dra.cpu", rooted[0], Form(lists=False))["attributes"] == {}
+    (page, *_) = make_pool("dra.cpu", "node1", rooted[:1]).pages
+    assert list_attributes({"devices": page}) == ("spec.devices[0].attributes.a/roots.strings",)
+
+
+@pytest.mark.parametrize(
+    ("version", "grouped", "single"),
+    [
+        ((1, 35), {}, {}),
+        (
+            (1, 36),
+            {"nodeAllocatableResourceMappings": {"cpu": {"capacityKey": "dra.cpu/cpu"}}},
+            {"nodeAllocatableResourceMappings": {"cpu": {"allocationMultiplier": "1"}}},
+        ),
+        (
+            (1, 37),
+            {
+                "nodeAllocatableResources": {
+                    "cpu": {"mapping": {"capacityKey": "dra.cpu/cpu", "capacityMultiplier": "1"}}
+                }
+            },
+            {"nodeAllocatableResources": {"cpu": {"mapping": {"deviceMultiplier": "1"}}}},
+        ),
+        ((2, 0), None, None),
+    ],
+)
+def test_devices_are_the_nodes_cpus_in_the_form_of_the_servers_version(
+    version: tuple[int, int], grouped: JsonObject | None, single: JsonObject | None
+) -> None:
+    """D3."""
+    form = Form(counted=node_allocatable_form(*version))
+
+    def told(one: Device) -> JsonObject:
+        return {key: value for key, value in device_object("dra.cpu", one, form).items() if key.startswith("node")}
+
+    if grouped is None or single is None:
+        assert form.counted is NodeAllocatable.RESOURCES
+        return
+    assert told(device(0)) == grouped
+    assert told(replace(device(0, 1), step=0)) == single
+
+
+def test_quantities_of_the_mapping_are_compared_by_value() -> None:
+    """D4."""
+    one = {"mapping": {"capacityMultiplier": "1"}}
+    assert canonical(one) == canonical({"mapping": {"capacityMultiplier": "1000m"}})
+
+
+def test_dropped_fields_name_their_gates() -> None:
+    """D3."""
+    dropped = (
+        "spec.devices[0].nodeAllocatableResources.cpu.mapping.capacityKey",
+        "spec.devices[0].allowMultipleAllocations",
+        "spec.devices[1].allowMultipleAllocations",
+        "spec.devices[0].attributes.a/b.strings[0]",
+    )
+    assert gates_of(dropped) == ("DRAConsumableCapacity", "DRAListTypeAttributes", "DRANodeAllocatableResources")
+    assert gates_of(("spec.devices[0].attributes.a/b.int",)) == ()

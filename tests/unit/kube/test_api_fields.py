@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodecpu.dra.devices import Dividing, devices_of
-from nodecpu.dra.slices import Create, make_pool, plan_writes, slice_object
+from nodecpu.dra.slices import Create, Form, make_pool, plan_writes, slice_object
 from nodecpu.kube.events import Events
 from nodecpu.kube.manifests import Choices, manifests
 from nodecpu.kube.nrt import API_VERSION, node_topology
@@ -72,7 +72,7 @@ def test_slices(tmp_path: Path, grouping: str, *, closed: bool) -> None:
     )
     dividing = Dividing(grouping=grouping, full_cores=grouping == "numa")
     devices = devices_of(topology, usable, dividing=dividing, driver="dra.cpu")
-    pool = make_pool("dra.cpu", "node1", devices, closed=closed)
+    pool = make_pool("dra.cpu", "node1", devices, Form(closed=closed))
     writes = plan_writes(pool, (), {})
     assert writes
     for write in writes:

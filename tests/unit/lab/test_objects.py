@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, text, without
-from nodecpu.lab.objects import CLAIMS, NODES, PODS, SLICES, ApiError, Key, ObjectStore, slice_faults
+from nodecpu.lab.objects import CLAIMS, NODES, PODS, SLICES, ApiError, Key, ObjectStore
 
 POD = Key(kind=PODS, namespace="default", name="a")
 
@@ -114,36 +114,6 @@ def test_what_is_handed_out_is_a_copy() -> None:
     assert isinstance(spec, dict)
     spec["nodeName"] = "y"
     assert text(objects.get(POD), "spec", "nodeName") == "x"
-
-
-def device(**changes: Json) -> JsonObject:
-    capacity: JsonObject = {"value": "4", "requestPolicy": {"default": "1", "validRange": {"min": "1", "step": "1"}}}
-    whole: JsonObject = {"name": "d", "allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": capacity}}
-    return whole | changes
-
-
-def slices(*devices: JsonObject) -> JsonObject:
-    return {"spec": {"pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": list(devices)}}
-
-
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        pytest.param(device(allowMultipleAllocations=False), "only with allowMultipleAllocations", id="policy alone"),
-        pytest.param(device(attributes={"a": {"int": 1, "bool": True}}), "exactly one value", id="two values"),
-        pytest.param(device(attributes={"a": {"string": "x" * 65}}), "longer than 64", id="long text"),
-        pytest.param(device(attributes={f"a{n}": {"int": n} for n in range(32)}), "too many", id="many attributes"),
-        pytest.param(
-            device(capacity={"c": {"value": "1", "requestPolicy": {"validRange": {"min": "1"}}}}),
-            "default: Required",
-            id="range without default",
-        ),
-    ],
-)
-def test_slices_that_a_real_server_refuses_are_refused(changed: JsonObject, fault: str) -> None:
-    assert slice_faults(slices(device())) == []
-    assert any(fault in found for found in slice_faults(slices(changed)))
-    assert any("Duplicate" in found for found in slice_faults(slices(device(), device())))
 
 
 def test_merge_patch_follows_rfc_7396() -> None:

@@ -103,10 +103,14 @@ def test_fields_that_the_server_drops_tell_a_gate_that_is_off(tmp_path: Path) ->
     assert not [one for one in scene.preflight.findings if one.check == "feature gates"]
     scene.published = PublishStatus(in_step=True)
     assert [one.grade for one in scene.preflight.findings] == [Grade.OK]
-    scene.published = PublishStatus(dropped=("devices.capacity",), withheld=True)
+    scene.published = PublishStatus(dropped=("spec.devices[0].allowMultipleAllocations",), withheld=True)
     (finding,) = scene.preflight.findings
     assert finding.grade is Grade.FAILED
     assert "DRAConsumableCapacity" in finding.remedy
+    scene.published = PublishStatus(dropped=("spec.devices[0].attributes.a/b.strings",))
+    (finding,) = scene.preflight.findings
+    assert finding.grade is Grade.WARNING
+    assert "turn DRAListTypeAttributes on" in finding.remedy
 
 
 def test_link_that_came_up_is_looked_at_at_once(tmp_path: Path) -> None:
