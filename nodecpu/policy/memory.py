@@ -99,8 +99,6 @@ def make_memory_room(ledger: Ledger, grant: ContainerGrant) -> tuple[ContainerGr
 
 def _giving_way(ledger: Ledger, nodes: NodeSet) -> list[ContainerGrant]:
     """Return who gives way within these nodes, the largest first."""
-    if _excess(ledger, nodes) <= 0:
-        return []
     found = [one for one in ledger.containers.values() if gives_way(one) and one.mems <= nodes]
     return sorted(found, key=lambda one: (-one.memory_bytes, one.id))
 

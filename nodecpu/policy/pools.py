@@ -74,7 +74,7 @@ class PoolTree:
         self._sizes: dict[int, int] = {}
         self.pools = tuple(pools)
         self.usable = usable
-        self.cores = tuple(core.mask for core in cores if len(core) > 1)
+        self.cores = tuple(core.mask for core in cores)
         self._by_name = {pool.name: pool for pool in self.pools}
 
     @property

@@ -80,7 +80,7 @@ def _with(ranks: Mapping[int, int], wanted: Callable[[int], bool]) -> CpuSet:
 
 
 def _by_type(cpu: Cpu) -> int | None:
-    return {CoreType.PERFORMANCE: 1, CoreType.EFFICIENT: 0, CoreType.STANDARD: None}[cpu.core_type]
+    return None if cpu.core_type is CoreType.STANDARD else int(cpu.core_type is CoreType.PERFORMANCE)
 
 
 def _by_base(cpu: Cpu) -> int | None:

@@ -64,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What is known of a container: its CPU request (0: none) and limit, its pod's class, whether the spec says it.
+    """What is known of a container: its CPU request (0: none) and limit, and its pod's class.
 
     The limit is the pod's where the container has none of its own.
     ``may_own``: it may get exclusive CPUs, as far as its class and its amounts go. ``by_pod``: its cgroup's figures are
@@ -74,7 +74,6 @@ class Told:
     mcpu: int
     limit_mcpu: int | None
     qos: QoS
-    from_spec: bool
     may_own: bool = True
     by_pod: bool = False
     note: str = ""
@@ -115,9 +114,10 @@ def request_of(  # noqa: PLR0913 - each is a fact of its own
         return replace(base, reason="cpu.preserve: left alone")
     shared_only = False
     if claimed:
+        word = _not_its_own(rules, preferences, mcpu, len(claimed))
+        if word is not None:
+            return replace(base, group=Group.CLAIMED, reason=f"{why}{word}: its claims alone")
         mcpu, shared_only, why = _own_part(rules, preferences, mcpu, len(claimed), why)
-        if not mcpu:
-            return replace(base, group=Group.CLAIMED, reason=why)
     where = _reserved_by(rules, sandbox, preferences) if reserved else None
     if where is not None:
         return replace(base, group=Group.RESERVED, portion_mcpu=mcpu, reason=f"{why}: {where}")
@@ -152,7 +152,6 @@ def told_of(sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Tol
             mcpu=_mcpu_of(container.shares),
             limit_mcpu=_limit_of(container.quota_us, container.period_us),
             qos=_qos_by_cgroup(sandbox.cgroup_parent),
-            from_spec=False,
             may_own=False,
             note=" (by cpu.shares: the pod's spec is not known)",
         )
@@ -164,7 +163,7 @@ def told_of(sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Tol
     may_own = spec.qos is QoS.GUARANTEED and (not by_pod or limit == mcpu)
     # The kubelet gives a container without a limit the pod's as its quota.
     limit = spec.pod_limit_mcpu if limit is None else limit
-    return Told(mcpu=mcpu, limit_mcpu=limit, qos=spec.qos, from_spec=True, may_own=may_own, by_pod=by_pod)
+    return Told(mcpu=mcpu, limit_mcpu=limit, qos=spec.qos, may_own=may_own, by_pod=by_pod)
 
 
 def resized(grant: ContainerGrant, told: Told, wanted: Resources) -> Told:
@@ -178,10 +177,10 @@ def resized(grant: ContainerGrant, told: Told, wanted: Resources) -> Told:
     mcpu, limit, note = grant.told_mcpu, grant.limit_mcpu, ""
     if wanted.shares is not None and wanted.shares != _shares_of(mcpu):
         mcpu = told.mcpu if _shares_of(told.mcpu) == wanted.shares else _mcpu_of(wanted.shares)
-    if wanted.quota_us is not None and not _is_quota_of(limit, wanted):
-        limit = (
-            told.limit_mcpu if _is_quota_of(told.limit_mcpu, wanted) else _limit_of(wanted.quota_us, wanted.period_us)
-        )
+    quota_us, period_us = wanted.quota_us, wanted.period_us
+    if quota_us is not None and not _is_quota_of(limit, quota_us, period_us):
+        by_spec = _is_quota_of(told.limit_mcpu, quota_us, period_us)
+        limit = told.limit_mcpu if by_spec else _limit_of(quota_us, period_us)
     if mcpu != told.mcpu:
         note = f" (by the update; the pod's spec, as last seen, says {told.mcpu}m)"
     return replace(
@@ -206,8 +205,9 @@ def check_handler(rules: Rules, sandbox: Sandbox, container: Container, claimed:
 
 def _mcpu_of(shares: int | None) -> int:
     """Return the request behind a container's shares. Exact: the kubelet rounds down, so this rounds up."""
-    shares = shares or 0
-    return -(-shares * 1000 // 1024) if shares > _BARE_SHARES else 0
+    if shares is None or shares <= _BARE_SHARES:
+        return 0
+    return -(-shares * 1000 // 1024)
 
 
 def _shares_of(mcpu: int) -> int:
@@ -222,11 +222,11 @@ def _limit_of(quota_us: int | None, period_us: int | None) -> int | None:
     return -(-quota_us * 1000 // (period_us or _PERIOD_US))
 
 
-def _is_quota_of(limit_mcpu: int | None, wanted: Resources) -> bool:
-    """Return whether a limit gives the quota of an update. Source: pkg/kubelet/cm/helpers_linux.go, MilliCPUToQuota."""
-    if limit_mcpu is None or wanted.quota_us is None:
-        return limit_mcpu is None and (wanted.quota_us or 0) <= 0
-    return wanted.quota_us == max(limit_mcpu * (wanted.period_us or _PERIOD_US) // 1000, _MIN_QUOTA_US)
+def _is_quota_of(limit_mcpu: int | None, quota_us: int, period_us: int | None) -> bool:
+    """Return whether a limit gives a quota. Source: pkg/kubelet/cm/helpers_linux.go, MilliCPUToQuota."""
+    if limit_mcpu is None:
+        return quota_us <= 0
+    return quota_us == max(limit_mcpu * (period_us or _PERIOD_US) // 1000, _MIN_QUOTA_US)
 
 
 def _isolated(rules: Rules, preferences: Preferences) -> Isolated:
@@ -270,10 +270,10 @@ def _burstable(rules: Rules, preferences: Preferences, told: Told) -> Level | No
 
 
 def _own_part(rules: Rules, preferences: Preferences, mcpu: int, claimed: int, why: str) -> tuple[int, bool, str]:
-    """Return what is left of a holder's request: milli-CPU, whether as a shared portion only, and why (G13, G15)."""
-    word = _not_its_own(rules, preferences, mcpu, claimed)
-    if word is not None:
-        return 0, False, f"{why}{word}: its claims alone"
+    """Return what is left of a holder's request: milli-CPU, whether as a shared portion only, and why (G13, G15).
+
+    It is more or less than what it claimed, or does not mirror it.
+    """
     if preferences.claimed_cpus_only is False:
         return mcpu, False, f"{why} beside its claims, by annotation"
     if rules.mirrored is Mirrored.NEVER or rules.mapping_published:

@@ -62,7 +62,7 @@ def survey(ledger: Ledger) -> Survey:
     free = [len(ledger.grantable(pool.sharable)) for pool in pools]
     capacity = [1000 * free[pool.index] - ledger.need_mcpu(pool) for pool in pools]
     spare = list(capacity)
-    most = [max(0, one) // 1000 for one in capacity]
+    most = [max(0, one // 1000) for one in capacity]
     slices = list(free)
     for pool in reversed(pools):  # as _slice_below does, in numbers
         if ledger.need_mcpu(pool):
@@ -106,8 +106,8 @@ def _slice_below(ledger: Ledger, machine: Unit, pool: Pool) -> CpuSet:
 
 def _trim(ledger: Ledger, machine: Unit, pool: Pool, cpus: CpuSet) -> CpuSet:
     """Cut ``cpus`` to as many as the pool can spare: those that a request of that size would take."""
-    most = max(0, capacity_mcpu(ledger, pool)) // 1000
-    return cpus if len(cpus) <= most else (pick(machine, cpus, most) or NO_CPUS)
+    most = max(0, capacity_mcpu(ledger, pool) // 1000)
+    return pick(machine, cpus, min(len(cpus), most)) or NO_CPUS
 
 
 def make_room(ledger: Ledger, taking: CpuSet = NO_CPUS) -> tuple[ContainerGrant, ...]:
@@ -140,7 +140,7 @@ class _Room:
 
     def covers(self, pool: Pool) -> bool:
         """Return whether a pool covers what it and the pools below need (a need at all takes at least one CPU)."""
-        need = self._portions[pool.index] + (1 if self._bare[pool.index] else 0)
+        need = self._portions[pool.index] + bool(self._bare[pool.index])
         return need <= 1000 * self._free[pool.index]
 
     def lift(self, grant: ContainerGrant, pool: Pool) -> None:

@@ -43,8 +43,8 @@ class _Scorer:
 
     def isolated(self, pool: Pool) -> int:
         """Return how many free isolated CPUs can serve; 0 if they do not serve at all."""
-        wanted = self.request.isolated is not Isolated.AVOID and self.request.exclusive > 0
-        return len(isolated_for(self.ledger, pool, self.request.exclusive, wanted=wanted)) if wanted else 0
+        wanted = self.request.isolated is not Isolated.AVOID
+        return len(isolated_for(self.ledger, pool, self.request.exclusive, wanted=wanted))
 
     def is_enough(self, pool: Pool) -> bool:
         """Return whether a pool has enough capacity and is where strict hints allow."""
@@ -91,17 +91,17 @@ def _memory_fit(scorer: _Scorer, pool: Pool) -> int:
     return int(scorer.memory[pool.index] >= scorer.request.memory_bytes)
 
 
+def _level(scorer: _Scorer, pool: Pool) -> int:
+    """Return how near the pool is to the level wished for, those above it before those below."""
+    assert scorer.request.burstable is not None
+    down = _RANK[pool.level] - _RANK[scorer.request.burstable]
+    return min(down, -down * len(Level))
+
+
 def _headroom(scorer: _Scorer, pool: Pool) -> int:
-    """Return whether the pool has all that a Burstable container may use by its limit; or how near it is to the level
-    wished for, those above it before those below.
-    """
-    request = scorer.request
-    if request.burstable is not None:
-        down = _RANK[pool.level] - _RANK[request.burstable]
-        return -down * len(Level) if down > 0 else down
-    if request.qos is QoS.BURSTABLE and request.limit_mcpu is not None and not request.exclusive:
-        return int(scorer.room.spare_mcpu[pool.index] >= request.limit_mcpu)
-    return 0
+    """Return whether the pool has all that a Burstable container may use by its limit."""
+    assert scorer.request.limit_mcpu is not None
+    return int(scorer.room.spare_mcpu[pool.index] >= scorer.request.limit_mcpu)
 
 
 def _tight_memory(scorer: _Scorer, pool: Pool) -> int:
@@ -111,10 +111,7 @@ def _tight_memory(scorer: _Scorer, pool: Pool) -> int:
 
 def _speed(scorer: _Scorer, pool: Pool) -> int:
     """Return how many of the exclusive CPUs can be of the preferred speed."""
-    request = scorer.request
-    if request.priority is Priority.NONE or not request.exclusive:
-        return 0
-    speeds = scorer.machine.speeds
+    request, speeds = scorer.request, scorer.machine.speeds
     wanted: CpuSet = {Priority.HIGH: speeds.high, Priority.NORMAL: speeds.normal, Priority.LOW: speeds.low}[
         request.priority
     ]
@@ -155,9 +152,16 @@ _ROWS: Final[tuple[tuple[_Row, Callable[[Request], bool]], ...]] = (
     ((_hints, "closer to what it uses"), lambda request: bool(request.pull.hints)),
     ((_memory_type, "memory of the kind it wants"), lambda request: bool(request.preferences.memory_types)),
     ((_memory_fit, "its memory fits"), lambda request: request.memory_bytes > 0),
-    ((_headroom, "room up to its limit, or the level it wants"), lambda request: request.qos is QoS.BURSTABLE),
+    ((_level, "nearer to the level it wants"), lambda request: request.burstable is not None),
+    (
+        (_headroom, "room up to its limit"),
+        lambda request: request.qos is QoS.BURSTABLE and request.limit_mcpu is not None,
+    ),
     ((_tight_memory, "fewer memory nodes"), lambda request: request.memory_bytes > 0),
-    ((_speed, "more CPUs of the speed it wants"), lambda request: request.priority is not Priority.NONE),
+    (
+        (_speed, "more CPUs of the speed it wants"),
+        lambda request: request.priority is not Priority.NONE and request.exclusive > 0,
+    ),
     ((_depth, "smaller"), lambda request: True),
     ((_isolated, "more isolated CPUs free"), lambda request: request.exclusive > 0),
     ((_sliceable, "more CPUs that can be sliced off"), lambda request: request.exclusive > 0),
@@ -204,7 +208,6 @@ def _winner(scorer: _Scorer, rows: Sequence[_Row], pools: Sequence[Pool]) -> tup
 
 def _best_by(scorer: _Scorer, row: _Row, pools: Sequence[Pool]) -> tuple[list[Pool], list[Pool]]:
     """Return the pools with the highest number of a row, and the others."""
-    values = [row[0](scorer, pool) for pool in pools]
-    most = max(values)
-    best = [pool for pool, value in zip(pools, values, strict=True) if value == most]
-    return best, [pool for pool, value in zip(pools, values, strict=True) if value != most]
+    scored = [(row[0](scorer, pool), pool) for pool in pools]
+    most = max(value for value, _ in scored)
+    return [pool for value, pool in scored if value == most], [pool for value, pool in scored if value != most]

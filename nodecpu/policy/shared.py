@@ -82,4 +82,4 @@ def _concerned(ledger: Ledger, flipped: CpuSet) -> Iterator[ContainerGrant]:
             yield from ledger.sharers(pool).values()
     reserved = ledger.tree.usable.reserved
     if not flipped.isdisjoint(reserved) or not ledger.free(reserved):
-        yield from (g for g in ledger.containers.values() if g.group is Group.RESERVED and not g.uses_shared)
+        yield from (g for g in ledger.containers.values() if g.group is Group.RESERVED)

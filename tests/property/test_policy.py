@@ -234,7 +234,7 @@ class Node(RuleBasedStateMachine):
         if now is None or now.qos is QoS.BEST_EFFORT:
             return
         mcpu = max(now.told_mcpu + more, 100)
-        told = Told(mcpu=mcpu, limit_mcpu=None, qos=now.qos, from_spec=True, may_own=now.qos is QoS.GUARANTEED)
+        told = Told(mcpu=mcpu, limit_mcpu=None, qos=now.qos, may_own=now.qos is QoS.GUARANTEED)
         asked = request_of(
             self.node.rules,
             sandbox(now.pod, namespace=now.namespace),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import MAX_ID, CpuSet
 from nodecpu.dra.claims import MAX_CLAIM_BYTES, decode_claim, parse_claim_uid
 from nodecpu.errors import BadRequest
 from nodecpu.ids import ClaimUID, PodUID
@@ -83,10 +83,17 @@ def test_any_form_of_a_whole_amount_is_that_amount(text: str) -> None:
     assert decode(claim(result(consumedCapacity={"dra.cpu/cpu": text}))).results[0].cpus == 4
 
 
+def test_amount_may_be_that_of_the_largest_machine_there_can_be() -> None:
+    """C1: one CPU more is refused."""
+    assert decode(claim(result(consumedCapacity={"dra.cpu/cpu": str(MAX_ID)}))).results[0].cpus == MAX_ID
+    assert "more CPUs than" in refusal(claim(result(consumedCapacity={"dra.cpu/cpu": str(MAX_ID + 1)})))
+
+
 @pytest.mark.parametrize(
     ("amount", "wrong"),
     [
         ("0", "consumed dra.cpu/cpu is 0: not positive"),
+        ("1n", "consumed dra.cpu/cpu is 1n: not a whole number of CPUs"),
         ("-2", "consumed dra.cpu/cpu is -2: not positive"),
         ("1500m", "consumed dra.cpu/cpu is 1500m: not a whole number of CPUs"),
         ("1M", "consumed dra.cpu/cpu is 1M: more CPUs than any machine has"),
@@ -175,6 +182,8 @@ def test_pods_it_is_reserved_for_are_told_by_uid() -> None:
         {"resource": "pods", "name": "a", "uid": "u1"},
         {"resource": "pods", "name": "b", "uid": "u2", "apiGroup": ""},
         {"resource": "jobs", "name": "c", "uid": "u3", "apiGroup": "batch"},
+        {"resource": "pods", "name": "d", "uid": "u4", "apiGroup": "other.example"},
+        {"resource": "nodes", "name": "e", "uid": "u5"},
     ]
     assert decode(claim(result(), reservedFor=consumers)).reserved_for == {PodUID("u1"), PodUID("u2")}
 
@@ -198,6 +207,14 @@ def test_pods_it_is_reserved_for_are_told_by_uid() -> None:
 )
 def test_hostile_bytes_get_a_typed_error(data: bytes) -> None:
     assert refusal(data).startswith("claim shop/web: ")
+
+
+def test_claim_may_be_as_large_as_stored_objects_are() -> None:
+    """A byte more is refused."""
+    data = claim(result())
+    whole = data + b" " * (MAX_CLAIM_BYTES - len(data))
+    assert decode(whole).results
+    assert "more than any stored object" in refusal(whole + b" ")
 
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", "a/b", "..", "a" * 65, "a\n", "ü", "a=b", "a_b"])

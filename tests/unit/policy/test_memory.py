@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nodecpu.cpuset import NO_CPUS, NodeSet
+import pytest
+
+from nodecpu.cpuset import NO_CPUS, NO_NODES, NodeSet
 from nodecpu.policy.facts import QoS
+from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.ledger import Ledger
+from nodecpu.policy.memory import make_memory_room
+from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import build_pools
 from nodecpu.policy.rules import Rules
 from nodecpu.topology.model import MemoryKind, NumaNode
@@ -163,3 +168,53 @@ def test_lifted_container_keeps_the_memory_it_had_and_gets_more() -> None:
     assert mems_of(node, shared) == "2"
     prepare(node, claim(1, (2, 4)))
     assert mems_of(node, shared) in ("2-3", "0-3")
+
+
+def crowded_node(*sizes: int) -> Books:
+    """Return n4c16 with Burstable containers of so many GiB in the memory of node 1."""
+    node = books()
+    for number, size in enumerate(sizes):
+        grant = create(node, f"b{number}", mcpu=100, qos=QoS.BURSTABLE, memory_bytes=size * GIB)
+        there = replace(grant, pool="numa 1", mems=NodeSet([1]))
+        node.ledger.apply(Change(put_containers=(there,)))
+    return node
+
+
+def newcomer(size_bytes: int) -> ContainerGrant:
+    """Return the grant of a Guaranteed container that is to have so much memory of node 1."""
+    grant = create(books(), "new", mcpu=100, qos=QoS.GUARANTEED, memory_bytes=size_bytes)
+    return replace(grant, pool="numa 1", mems=NodeSet([1]))
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "moved"),
+    [
+        pytest.param(2 * GIB, [], id="just fits"),
+        pytest.param(2 * GIB + 1, ["b1"], id="a byte too much"),
+        pytest.param(8 * GIB, ["b1"], id="just fits without the largest"),
+        pytest.param(8 * GIB + 1, ["b1", "b2"], id="a byte too much without the largest"),
+        pytest.param(15 * GIB, ["b1", "b2", "b0"], id="all of them"),
+    ],
+)
+def test_no_more_are_widened_than_have_to_be_to_the_byte(size_bytes: int, moved: list[str]) -> None:
+    """M1: the largest first, until it fits."""
+    node = crowded_node(3, 6, 5)
+    found = make_memory_room(node.ledger, newcomer(size_bytes))
+    assert [grant.pod for grant in found] == moved
+    assert all(grant.mems == NodeSet([0, 1]) for grant in found)
+
+
+def test_nobody_is_widened_for_one_that_is_not_guaranteed_or_has_no_memory_of_its_own() -> None:
+    """M1."""
+    node = crowded_node(3, 6, 5)
+    due = newcomer(8 * GIB)
+    assert make_memory_room(node.ledger, due)
+    for other in (
+        replace(due, qos=QoS.BURSTABLE),
+        replace(due, qos=QoS.BEST_EFFORT),
+        replace(due, memory_bytes=0),
+        replace(due, mems=NO_NODES),
+    ):
+        assert make_memory_room(node.ledger, other) == ()
+    # Where what there is was too much before, one without memory of its own moves nobody either.
+    assert make_memory_room(crowded_node(9, 9).ledger, replace(due, memory_bytes=0)) == ()

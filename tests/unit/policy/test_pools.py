@@ -10,7 +10,7 @@ from nodecpu.cpuset import NO_CPUS, CpuSet, NodeSet
 from nodecpu.policy.pools import ALL_LEVELS, Level, Pool, PoolTree, build_pools
 from nodecpu.policy.usable import Usable, usable_cpus
 from nodecpu.topology.model import Group, MemoryKind, NumaNode, Topology
-from tests.unit.policy.machines import N4C16, Shape, books, build_topology
+from tests.unit.policy.machines import MEMORY_BYTES, N4C16, Shape, books, build_topology
 
 
 def pools(shape: Shape = N4C16, *, reserved: str = "", levels: tuple[Level, ...] = ALL_LEVELS) -> PoolTree:
@@ -130,6 +130,39 @@ def test_memory_of_other_kinds_serves_only_where_there_is_no_dram() -> None:
 def test_holding_is_the_deepest_pool_with_all_of_them(cpus: str, name: str) -> None:
     """G5."""
     assert pools().holding(CpuSet.parse(cpus)).name == name
+
+
+def test_zone_is_the_memory_of_the_kinds_wanted_or_what_is_usual() -> None:
+    """P2, M1: where there is none of these kinds."""
+    topology = build_topology(N4C16)
+    hbm = NumaNode(id=4, cpus=NO_CPUS, kind=MemoryKind.HBM, size_bytes=7, home=0, memory=NodeSet([4]), distances={})
+    tree = build_pools(replace(topology, numa=(*topology.numa, hbm)), all_usable(topology))
+    near, far = pool(tree, "numa 0"), pool(tree, "numa 1")
+    both = (MemoryKind.HBM, MemoryKind.DRAM)
+    assert [str(near.zone(kinds)) for kinds in ((), (MemoryKind.HBM,), both, (MemoryKind.PMEM,))] == [
+        "0",
+        "4",
+        "0,4",
+        "0",
+    ]
+    assert [str(far.zone(kinds)) for kinds in ((), (MemoryKind.HBM,), both)] == ["1", "1", "1"]
+    for _ in range(2):
+        assert [tree.size_of(NodeSet(nodes)) for nodes in ((), (0,), (1, 4), (0, 9))] == [
+            0,
+            MEMORY_BYTES,
+            MEMORY_BYTES + 7,
+            MEMORY_BYTES,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "seen"), [("0-3", "0,2"), ("1-3", "1-2"), ("5,7-9", "5,7-8"), ("0-15", "0,2,4,6,8,10,12,14"), ("", "")]
+)
+def test_one_thread_of_each_core_is_the_lowest_of_those_given(cpus: str, seen: str) -> None:
+    """A: hide-hyperthreads."""
+    assert str(pools().one_thread_each(CpuSet.parse(cpus))) == seen
+    single = pools(Shape(cores=3, single_cores=(1,)))
+    assert str(single.one_thread_each(CpuSet.parse("1-4"))) == "1-3"
 
 
 def test_upwards_leads_from_a_pool_to_the_root() -> None:

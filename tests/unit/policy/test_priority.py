@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -72,6 +73,16 @@ def test_classes_follow_core_type_then_base_frequency_then_energy_preference(
 def test_the_next_class_is_taken_only_when_one_is_not_enough(priority: Priority, steps: list[str]) -> None:
     """K4."""
     assert [str(part) for part in FAST.widening(priority, cpus("0-7"))] == steps
+
+
+@pytest.mark.parametrize("priority", Priority)
+@pytest.mark.parametrize("free", ["0-7", "0-3", "4-5", "6-7", "2-5", "5-6", "9", ""])
+def test_each_part_is_more_than_the_one_before_and_the_last_is_all(priority: Priority, free: str) -> None:
+    """K4: nothing is tried twice; where a class has none free the next is tried at once."""
+    parts = list(FAST.widening(priority, cpus(free)))
+    assert parts[-1] == cpus(free)
+    assert all(parts[:-1])
+    assert all(less <= more and less != more for less, more in pairwise(parts))
 
 
 def fast_books(rules: Rules | None = None) -> Books:

@@ -15,6 +15,7 @@ from nodecpu.policy.annotations import NO_PREFERENCES, Preferences
 from nodecpu.policy.facts import PodSpec, QoS, Resources
 from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.pools import Level
+from nodecpu.policy.priority import Priority
 from nodecpu.policy.requests import Isolated, Request, check_handler, request_of, resized, told_of
 from nodecpu.policy.rules import Mirrored, Rules
 from tests.unit.policy.given import container, pod_spec, sandbox
@@ -66,6 +67,7 @@ def by_shares(shares: int | None, parent: str = "") -> Request:
         pytest.param(500, QoS.GUARANTEED, Group.SHARED, 0, 500, id="Guaranteed below one"),
         pytest.param(999, QoS.GUARANTEED, Group.SHARED, 0, 999, id="Guaranteed just below one"),
         pytest.param(1000, QoS.GUARANTEED, Group.MIXED, 1, 0, id="Guaranteed one"),
+        pytest.param(1001, QoS.GUARANTEED, Group.MIXED, 1, 1, id="Guaranteed just above one"),
         pytest.param(1999, QoS.GUARANTEED, Group.MIXED, 1, 999, id="Guaranteed below two"),
         pytest.param(2000, QoS.GUARANTEED, Group.MULTI, 2, 0, id="Guaranteed two"),
         pytest.param(2500, QoS.GUARANTEED, Group.SHARED, 0, 2500, id="Guaranteed fraction of two or more"),
@@ -89,6 +91,7 @@ def test_group_follows_class_and_amount(mcpu: int | None, qos: QoS, group: Group
         pytest.param(Mirrored.AUTO, False, 2000, Group.SHARED, 0, 2000, id="auto: whole CPUs too, if less"),
         pytest.param(Mirrored.AUTO, False, 10000, Group.MULTI, 2, 0, id="auto: what is beyond the claim"),
         pytest.param(Mirrored.AUTO, False, 8100, Group.SHARED, 0, 100, id="auto: a fraction beyond the claim"),
+        pytest.param(Mirrored.AUTO, False, 8001, Group.SHARED, 0, 1, id="auto: just beyond the claim"),
         pytest.param(Mirrored.AUTO, True, 8000, Group.MULTI, 8, 0, id="auto with the mapping published"),
         pytest.param(Mirrored.ALWAYS, False, 10000, Group.CLAIMED, 0, 0, id="always"),
         pytest.param(Mirrored.NEVER, False, 2000, Group.MULTI, 2, 0, id="never"),
@@ -405,3 +408,95 @@ def test_a_request_is_read_back_from_its_shares_exactly(mcpu: int) -> None:
     told = told_of(sandbox(), container(), pod_spec(qos=QoS.BURSTABLE, mcpu=7))
     new = resized(held(300_000), told, Resources(shares=min(max(mcpu * 1024 // 1000, 2), 262144)))
     assert new.mcpu == mcpu or mcpu <= 2
+
+
+def shares_of(mcpu: int) -> int:
+    """Return what the kubelet makes of a request."""
+    return min(max(mcpu * 1024 // 1000, 2), 262_144)
+
+
+def quota_of(limit: int | None, period_us: int) -> int:
+    """Return what the kubelet makes of a limit."""
+    return -1 if limit is None else max(limit * period_us // 1000, 1000)
+
+
+REQUESTS = (0, 1, 2, 3, 10, 999, 1000, 1001, 64_000, 255_800, 255_999, 256_000, 256_100, 300_000)
+
+
+@given(*[st.sampled_from(REQUESTS)] * 3)
+def test_update_of_shares_means_what_it_was_or_what_the_spec_says_or_else_what_it_is(
+    old: int, spec: int, new: int
+) -> None:
+    """G12: where figures cannot tell amounts apart, nothing has changed."""
+    told = told_of(sandbox(), container(), pod_spec(qos=QoS.BURSTABLE, mcpu=spec))
+    found = resized(held(old, qos=QoS.BURSTABLE), told, Resources(shares=shares_of(new)))
+    known = [mcpu for mcpu in (old, spec) if shares_of(mcpu) == shares_of(new)]
+    by_figure = 0 if shares_of(new) == 2 else -(-shares_of(new) * 1000 // 1024)
+    assert found.mcpu == (known[0] if known else by_figure)
+    assert ("by the update" in found.note) == (found.mcpu != spec)
+
+
+LIMITS = (None, 1, 9, 10, 11, 15, 1000, 1505, 64_000)
+
+
+@given(*[st.sampled_from(LIMITS)] * 3, st.sampled_from([None, 100_000, 50_000, 10_000]))
+def test_update_of_the_quota_means_what_it_was_or_what_the_spec_says_or_else_what_it_is(
+    old: int | None, spec: int | None, new: int | None, period_us: int | None
+) -> None:
+    """G12."""
+    told = told_of(sandbox(), container(), limited(pod_spec(qos=QoS.BURSTABLE, mcpu=1), spec))
+    period = period_us or 100_000
+    quota_us = quota_of(new, period)
+    found = resized(held(1, old, QoS.BURSTABLE), told, Resources(quota_us=quota_us, period_us=period_us))
+    known = [limit for limit in (old, spec) if quota_of(limit, period) == quota_us]
+    by_figure = None if new is None else -(-quota_us * 1000 // period)
+    assert found.limit_mcpu == (known[0] if known else by_figure)
+
+
+@pytest.mark.parametrize(
+    ("quota_us", "period_us", "limit"),
+    [
+        (None, 100_000, None),
+        (-1, 100_000, None),
+        (0, 100_000, None),
+        (1, 100_000, 1),
+        (150_000, 100_000, 1500),
+        (150_000, 50_000, 3000),
+        (20_000_000, None, 200_000),
+        (20_000_000, 0, 200_000),
+    ],
+)
+def test_limit_of_an_unknown_pod_is_read_from_its_quota_rounded_up(
+    quota_us: int | None, period_us: int | None, limit: int | None
+) -> None:
+    """N1: by the kernel's usual period where none is told."""
+    made = replace(container(), quota_us=quota_us, period_us=period_us)
+    assert told_of(sandbox(), made, None).limit_mcpu == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "request_bytes", "runtime", "counted"),
+    [(7, 5, 3, 7), (None, 5, 3, 5), (7, None, 3, 7), (None, None, 3, 0), (0, 5, 3, 5)],
+)
+def test_memory_counted_is_the_limit_else_the_request(
+    limit: int | None, request_bytes: int | None, runtime: int, counted: int
+) -> None:
+    """M1, N1: what the runtime says counts where the pod is not known."""
+    spec = pod_spec(qos=QoS.BURSTABLE, mcpu=100)
+    mine = replace(spec.containers["app"], limit_memory_bytes=limit, request_memory_bytes=request_bytes)
+    made = replace(container(), memory_limit_bytes=runtime)
+    for known, expected in (
+        (replace(spec, containers={"app": mine}), counted),
+        (None, 3),
+        (replace(spec, containers={}), 3),
+    ):
+        assert request_of(Rules(), sandbox(), made, known, NO_CPUS, reserved=True).memory_bytes == expected
+    assert request_of(Rules(), sandbox(), container(), None, NO_CPUS, reserved=True).memory_bytes == 0
+
+
+@pytest.mark.parametrize("default", Priority)
+@pytest.mark.parametrize("wish", [None, *Priority])
+def test_priority_is_the_containers_wish_or_the_default(default: Priority, wish: Priority | None) -> None:
+    """K4, A: prefer-cpu-priority; a wish for none is a wish."""
+    request = asked(2000, rules=Rules(priority=default), preferences=Preferences(priority=wish))
+    assert request.priority is (default if wish is None else wish)

@@ -9,13 +9,15 @@ import pytest
 from nodecpu.errors import NoCapacity
 from nodecpu.policy.allocate import resized_grant
 from nodecpu.policy.annotations import NO_PREFERENCES, Preferences
-from nodecpu.policy.facts import QoS
+from nodecpu.policy.facts import QoS, Resources
 from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.ledger import violations
 from nodecpu.policy.plan import Change
 from nodecpu.policy.requests import Told, request_of
+from nodecpu.policy.resize import Resize
+from nodecpu.policy.resize import resize as decided
 from nodecpu.policy.rules import Mirrored, Rules
-from tests.unit.policy.given import claim, container, cpus, create, prepare, runs_on, sandbox
+from tests.unit.policy.given import claim, container, cpus, create, pod_spec, prepare, runs_on, sandbox
 from tests.unit.policy.machines import N4C16, Books, Shape, books
 
 SMALL = Shape(sockets=1, nodes=1, cores=4, threads=2)
@@ -25,7 +27,7 @@ def resize(
     node: Books, grant: ContainerGrant, mcpu: int, limit: int | None = None, preferences: Preferences = NO_PREFERENCES
 ) -> ContainerGrant:
     """Resize a container as the service does; return its new grant."""
-    told = Told(mcpu=mcpu, limit_mcpu=limit, qos=grant.qos, from_spec=True, may_own=grant.qos is QoS.GUARANTEED)
+    told = Told(mcpu=mcpu, limit_mcpu=limit, qos=grant.qos, may_own=grant.qos is QoS.GUARANTEED)
     box, made = sandbox(grant.pod), container(grant.name, pod=grant.pod)
     asked = request_of(node.rules, box, made, None, grant.claimed, reserved=True, preferences=preferences, told=told)
     new = resized_grant(node.ledger, node.machine, node.rules, grant, asked)
@@ -149,3 +151,55 @@ def test_new_books_leave_the_old_ones_alone() -> None:
     assert other.grantable(cpus("0-15")) == cpus("2-7,10-15")
     assert node.ledger.grantable(cpus("0-15")) == cpus("2-7,10-15")
     assert list(node.ledger.containers) == [own.id]
+
+
+def updated(node: Books, grant: ContainerGrant, wanted: Resources, mcpu: int | None = None) -> ContainerGrant | None:
+    """Return what an update makes of a container whose spec says ``mcpu``, by default what it has."""
+    spec = pod_spec(grant.pod, qos=grant.qos, mcpu=grant.told_mcpu if mcpu is None else mcpu)
+    spec = replace(spec, containers={"app": replace(spec.containers["app"], limit_mcpu=grant.limit_mcpu)})
+    update = Resize(
+        sandbox=sandbox(grant.pod),
+        container=container(pod=grant.pod),
+        spec=spec,
+        preferences=NO_PREFERENCES,
+        wanted=wanted,
+    )
+    return decided(node.ledger, node.machine, node.rules, grant, update)
+
+
+def test_update_that_asks_for_nothing_new_is_none() -> None:
+    """G12: whatever the spec says by now."""
+    node = books()
+    own = create(node, mcpu=2000, limit_mcpu=2000, memory_bytes=1 << 30)
+    same = Resources(shares=2048, quota_us=200_000, period_us=100_000, memory_limit_bytes=1 << 30)
+    assert updated(node, own, Resources()) is None
+    assert updated(node, own, same) is None
+    assert updated(node, own, same, mcpu=4000) is None
+
+
+def test_update_of_a_container_that_is_left_alone_is_none() -> None:
+    """G12, G17."""
+    node = books()
+    ignored = replace(create(node, mcpu=2000), group=Group.IGNORED)
+    assert updated(node, ignored, Resources(shares=4096, memory_limit_bytes=5)) is None
+
+
+@pytest.mark.parametrize(("limit", "counted"), [(2 << 30, 2 << 30), (1, 1), (0, 0), (-1, 0), (None, 1 << 30)])
+def test_update_says_what_a_container_counts_for_in_its_memory(limit: int | None, counted: int) -> None:
+    """G12, M1: -1 is none; its CPUs stay."""
+    node = books()
+    own = create(node, mcpu=2000, memory_bytes=1 << 30)
+    new = updated(node, own, Resources(memory_limit_bytes=limit))
+    assert new == (None if limit is None else replace(own, memory_bytes=counted))
+    grown = updated(node, own, Resources(shares=4096, memory_limit_bytes=limit), mcpu=4000)
+    assert grown is not None
+    assert (len(grown.exclusive), grown.memory_bytes) == (4, counted)
+
+
+def test_update_of_the_limit_alone_is_a_change() -> None:
+    """G12, G14."""
+    node = books()
+    shared = create(node, mcpu=500, limit_mcpu=1000, qos=QoS.BURSTABLE)
+    new = updated(node, shared, Resources(quota_us=200_000, period_us=100_000))
+    assert new is not None
+    assert (new.limit_mcpu, new.told_mcpu, new.pool) == (2000, 500, shared.pool)

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nodecpu.cpuset import CpuSet
 from nodecpu.errors import NoCapacity
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.ledger import violations
 from nodecpu.policy.plan import Change
-from nodecpu.policy.room import capacity_mcpu, make_room, sliceable, spare_mcpu
+from nodecpu.policy.pools import Pool
+from nodecpu.policy.room import capacity_mcpu, isolated_for, make_room, sliceable, spare_mcpu, survey
 from nodecpu.policy.rules import Mirrored, Rules
+from tests.unit.policy.drawn import drawn_books
 from tests.unit.policy.given import claim, cpus, create, mems_of, prepare, release, runs_on
 from tests.unit.policy.machines import N4C16, Books, Shape, books
 
@@ -205,3 +210,77 @@ def test_spare_capacity_is_the_least_up_to_the_root() -> None:
 def sizes(node: Books) -> dict[str, int]:
     """Return how many CPUs could be sliced off in each pool."""
     return {p.name: len(sliceable(node.ledger, node.machine.units, p)) for p in node.ledger.tree.pools}
+
+
+@given(drawn_books())
+def test_survey_tells_of_every_pool_what_looking_at_it_alone_tells(node: Books) -> None:
+    """P3: one pass over all pools, by the same rules."""
+    seen = survey(node.ledger)
+    for pool in node.ledger.tree.pools:
+        assert seen.capacity_mcpu[pool.index] == capacity_mcpu(node.ledger, pool)
+        assert seen.spare_mcpu[pool.index] == spare_mcpu(node.ledger, pool)
+        assert seen.slices[pool.index] == len(sliceable(node.ledger, node.machine.units, pool))
+
+
+@given(drawn_books())
+def test_slice_takes_no_pool_below_what_its_containers_asked_for(node: Books) -> None:
+    """P3: pools below and above included; one that has too little already gives nothing."""
+    ledger = node.ledger
+    for pool in ledger.tree.pools:
+        slices = sliceable(ledger, node.machine.units, pool)
+        assert slices <= ledger.grantable(pool.sharable)
+        for other in ledger.tree.pools:
+            if not slices.isdisjoint(other.cpus):
+                assert capacity_mcpu(ledger, other, slices) >= 0
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "served"), [(2, True, "0-1"), (3, True, ""), (1, True, "0-1"), (2, False, "")]
+)
+def test_isolated_cpus_serve_all_of_an_exclusive_part_or_none(count: int, served: str, *, wanted: bool) -> None:
+    """G10."""
+    node = books(replace(N4C16, isolated="0-2,4"))
+    node.ledger.hold(claim(1).uid, cpus("2"))
+    found = node.ledger.tree.named("numa 0")
+    assert found is not None
+    assert isolated_for(node.ledger, found, count, wanted=wanted) == cpus(served)
+
+
+@pytest.mark.parametrize(("portion", "stays"), [(998, True), (999, True), (1000, False)])
+def test_pool_covers_a_container_without_a_request_by_a_thousandth(portion: int, *, stays: bool) -> None:
+    """P3, C14: one that asked for nothing keeps a CPU, and no more than that."""
+    node = books()
+    bare = shared_in(node, "numa 1", "bare")
+    shared_in(node, "numa 1", "portion", portion)
+    moved = make_room(node.ledger, cpus("4-6"))
+    assert [grant.id for grant in moved] == ([] if stays else [bare.id])
+
+
+def settled(node: Books, taking: CpuSet) -> dict[str, str]:
+    """Return who is lifted to where: one after the other, the books counted anew after each."""
+    ledger = node.ledger.copy()
+    moved: dict[str, str] = {}
+
+    def covers(pool: Pool) -> bool:
+        return ledger.need_mcpu(pool) <= 1000 * len(ledger.free(pool.sharable) - taking)
+
+    for pool in sorted(ledger.tree.pools[1:], key=lambda p: -p.index):
+        while not covers(pool) and ledger.sharers(pool):
+            one = min(ledger.sharers(pool).values(), key=lambda g: (g.portion_mcpu, g.id))
+            above = [p for p in ledger.tree.upwards(pool) if p is not pool]
+            target = next((p for p in above if covers(p)), ledger.tree.root)
+            ledger.apply(Change(put_containers=(replace(one, pool=target.name),)))
+            moved[one.id] = target.name
+    return moved
+
+
+@given(drawn_books(), st.sets(st.integers(0, 15)))
+def test_lifts_are_those_of_lifting_one_after_the_other(node: Books, taken: set[int]) -> None:
+    """C14, P3, G16: deepest pools first, in each the smallest portions, only while it does not cover its containers."""
+    taking = node.ledger.free(node.usable.sharable) & CpuSet(taken)
+    moved = make_room(node.ledger, taking)
+    assert {grant.id: grant.pool for grant in moved} == settled(node, taking)
+    for grant in moved:
+        before = node.ledger.containers[grant.id]
+        assert replace(grant, pool=before.pool, mems=before.mems, reason=before.reason) == before
+        assert before.mems <= grant.mems or not before.mems

@@ -110,3 +110,42 @@ def test_grant_without_any_cpu_has_no_placement_rather_than_an_empty_one() -> No
     """Never an empty cpuset on the wire."""
     node = books()
     assert placement(node.ledger, replace(create(node), group=Group.CLAIMED, uses_shared=False)) is None
+
+
+def test_container_that_hides_threads_sees_one_of_each_core() -> None:
+    """A, G7: hide-hyperthreads; of its own and of its shared CPUs alike."""
+    node = books()
+    mixed = create(node, "mixed", mcpu=1500)
+    assert (str(mixed.exclusive), mixed.pool) == ("8", "numa 2")
+    assert runs_on(node, mixed) == cpus("8-11")
+    for grant, seen in ((mixed, "8,10"), (replace(mixed, exclusive=cpus("8-9"), uses_shared=False), "8")):
+        where = placement(node.ledger, replace(grant, hides_threads=True))
+        assert where is not None
+        assert where.cpus == cpus(seen)
+
+
+def test_quota_comes_with_its_period_and_none_with_none() -> None:
+    """G14."""
+    node = books()
+    for quota_us, period_us in ((None, None), (-1, 100_000), (0, 100_000), (5000, 100_000)):
+        where = placement(node.ledger, replace(create(node, f"web{quota_us}"), quota_us=quota_us))
+        assert where is not None
+        assert (where.quota_us, where.period_us) == (quota_us, period_us)
+
+
+def test_reserved_group_is_told_when_its_cpus_change_and_when_it_has_none_of_its_own() -> None:
+    """R3: a claim from before they were reserved holds them; then the group runs on what is free."""
+    node = books(reserved="14-15")
+    system = create(node, "dns", namespace="kube-system")
+    shared = in_pool(create(node, "web"), node, "numa 2")
+    elsewhere = prepare(node, claim(1, (0, 2)))
+    release(node, elsewhere)
+    assert told(node, Change(put_claims=(elsewhere,))) == {}, "its CPUs are nobody's business"
+    one, other = (replace(prepare(node, claim(i, (1, 1))), uid=claim(10 + i).uid) for i in (2, 3))
+    one = replace(one, results=(replace(one.results[0], cpus=cpus("14")),))
+    other = replace(other, results=(replace(other.results[0], cpus=cpus("15")),))
+    assert told(node, Change(put_claims=(one,))) == {system.id: "15"}
+    assert told(node, Change(put_claims=(other,))) == {system.id: "2-3,6-13"}
+    assert told(node, Change(drop_claims=(elsewhere.uid,))) == {system.id: "0-3,6-13"}
+    assert runs_on(node, shared) == cpus("8-11")
+    assert told(node, Change(drop_claims=(other.uid,))) == {system.id: "15"}
