@@ -78,8 +78,8 @@ def _sockets(topology: Topology) -> _Named:
 
 def _dies(topology: Topology) -> _Named:
     """Die ids repeat in each package: the package comes first."""
-    found = [(topology.cpus[die.cpus.first()].package, die.id, die.cpus) for die in topology.dies]
-    return ((f"cpudevdie{package:03d}-{die:03d}", cpus) for package, die, cpus in sorted(found, key=lambda d: d[:2]))
+    found = {(topology.cpus[die.cpus.first()].package, die.id): die.cpus for die in topology.dies}
+    return ((f"cpudevdie{package:03d}-{die:03d}", found[package, die]) for package, die in sorted(found))
 
 
 def _caches(topology: Topology) -> _Named:
@@ -125,7 +125,7 @@ def devices_of(topology: Topology, usable: Usable, *, dividing: Dividing, driver
 
     KeyError for a grouping that is not in the table.
     """
-    threads = {cpu: len(core.cpus) for core in topology.cores for cpu in core.cpus}
+    threads = threads_of(topology)
     one_cpu = dividing.grouping == _INDIVIDUAL
     step = 0 if one_cpu else 1
     if dividing.full_cores and not one_cpu:

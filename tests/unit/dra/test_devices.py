@@ -10,13 +10,16 @@ from nodecpu.dra.devices import (
     PCIE_ROOT,
     Device,
     Dividing,
+    attributes_of,
     devices_of,
     is_one_cpu,
     known_devices,
     offered_devices,
+    threads_of,
+    whole_devices,
 )
 from nodecpu.policy.usable import Usable, usable_cpus
-from nodecpu.topology.model import CoreType, PcieRoot, Topology
+from nodecpu.topology.model import CoreType, Group, PcieRoot, Topology
 from tests.unit.policy.machines import N4C16, Shape, build_topology
 
 
@@ -294,3 +297,48 @@ def test_no_device_tells_more_values_than_the_server_takes() -> None:
     told = device.attributes[PCIE_ROOT]
     assert isinstance(told, tuple)
     assert len(told) + len(device.attributes) - 1 == MAX_VALUES
+    mixed = build_topology(Shape(cores=3, single_cores=(1,)))
+    assert {device.step for device in devices(mixed, reserved="", full_cores=True)} == {2}
+
+
+def test_dies_are_in_order_of_packages_and_named_by_both() -> None:
+    """D1, T2: die ids repeat in each package."""
+    topology = build_topology(N4C16)
+    dies = [Group(id=1 - i % 2, label=f"{i // 2}/{1 - i % 2}", cpus=node.cpus) for i, node in enumerate(topology.numa)]
+    found = devices(replace(topology, dies=tuple(dies[::-1])), reserved="", grouping="die")
+    assert names(found) == [
+        ("cpudevdie000-000", "4-7"),
+        ("cpudevdie000-001", "0-3"),
+        ("cpudevdie001-000", "12-15"),
+        ("cpudevdie001-001", "8-11"),
+    ]
+
+
+def test_isolated_parts_are_known_where_there_are_isolated_cpus() -> None:
+    """D7, D2."""
+    topology = build_topology(replace(N4C16, isolated="1,4-7"))
+    known = known_devices(topology, usable(topology))
+    isolated = {name: str(cpus) for name, cpus in known.items() if name.startswith("cpudevnuma") and "-" in name}
+    assert isolated == {"cpudevnuma000-isolated": "1", "cpudevnuma001-isolated": "4-7"}
+    assert str(known["cpudevmachine-isolated"]) == "1,4-7"
+    assert whole_devices(topology) == {"cpudevmachine", "cpudevmachine-isolated"}
+
+
+def test_attributes_of_some_cpus_are_those_of_a_device_that_were_just_them() -> None:
+    """D2, C3: CPUs that are gone are left out; of none of them nothing can be said."""
+    topology = build_topology(replace(N4C16, isolated="4"))
+    threads = threads_of(topology)
+    assert threads == dict.fromkeys(range(16), 2)
+    two = attributes_of(topology, threads, [4, 5, 99], "dra.cpu")
+    assert {
+        name: two.get(f"dra.cpu/{name}") for name in ("numaNodeID", "coreID", "cpuID", "smtEnabled", "isolated")
+    } == {
+        "numaNodeID": 1,
+        "coreID": 2,
+        "cpuID": None,
+        "smtEnabled": True,
+        "isolated": None,
+    }
+    assert attributes_of(topology, threads, [4], "dra.cpu")["dra.cpu/isolated"] is True
+    assert attributes_of(topology, {}, [4], "dra.cpu")["dra.cpu/smtEnabled"] is False, "no core of it is known"
+    assert attributes_of(topology, threads, [99], "dra.cpu") == {}
