@@ -44,6 +44,7 @@ from nodecpu.enforce.systemd import Systemd
 from nodecpu.errors import NodeCpuError, NotReady
 from nodecpu.export import Export
 from nodecpu.failpoints import reach
+from nodecpu.hotplug import Hotplug
 from nodecpu.ids import ClaimUID
 from nodecpu.locality import Locality
 from nodecpu.log import kv
@@ -63,6 +64,7 @@ from nodecpu.service import Service, Watchers
 from nodecpu.startup import Started, node_name, rules_of, start
 from nodecpu.store.claims import COUNTED, NODE_UID, Disk, Job
 from nodecpu.store.database import locked, private_directory
+from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_online
 from nodecpu.trial import tried
 
@@ -175,8 +177,7 @@ class Daemon:
         self._counters = Counters()
         self._stopping = asyncio.Event()
         self._source = _Source()
-        self._nri_state = LinkState(state="away")
-        self._kubelet = LinkState(state="away")
+        self._nri_state = self._kubelet = LinkState(state="away")
         self._publisher: SlicePublisher | None = None
         self._api: KubeClient | None = None
         self._reconciler: Reconciler | None = None
@@ -220,8 +221,13 @@ class Daemon:
         doors = Doors(source=self._source, disk=self._disk, specs=self._specs)
         self._claims = Claims(self._service, doors, self._counters, wait_s=config.claims.wait_s)
         self._claims.with_metadata = config.dra.device_metadata
-        means = Means(unasked=self._unasked, systemd=Systemd())
-        self._audit = Audit(self._service, cgroups, means, self._counters, period_s=config.enforce.period_s)
+        self._audit = Audit(
+            self._service,
+            cgroups,
+            Means(unasked=self._unasked, systemd=Systemd()),
+            self._counters,
+            period_s=config.enforce.period_s,
+        )
         self._audit.after_walk = self._after_walk
         self._audit.is_aside = lambda: bool(self._aside.reason)
         self._synchronized = asyncio.Event()
@@ -229,6 +235,10 @@ class Daemon:
         self._surroundings = Surroundings(
             node=self._node, machine=machine_of(self._started.topology), available=self._arranged.available
         )
+        self._hotplug = Hotplug(
+            config.paths.root, cgroups, started.topology, arrange=self._arrange, taken=self._machine_changed
+        )
+        self._audit.before_walk = self._look_at_machine
 
     async def run(self) -> None:
         """Serve until told to stop, then save and leave nothing behind but the state."""
@@ -364,7 +374,7 @@ class Daemon:
         topology = TopologyPublisher(
             api,
             reader,
-            lambda: node_topology(self._service.books.ledger, self._started.topology, policy=policy),
+            lambda: node_topology(self._service.books.ledger, self._hotplug.topology, policy=policy),
             node=self._node,
         )
         books.changed = topology.changed
@@ -429,6 +439,30 @@ class Daemon:
         words = ", ".join(filter(None, (self._nri_state.state, self._nri_state.reason)))
         return RuntimeLink(is_up=self._nri_state.state == "connected", state=words, version=self._plugin.runtime)
 
+    def _arrange(self, topology: Topology, kubepods: CpuSet | None) -> Arrangement:
+        """Return what the configuration in force makes of a machine."""
+        return arrange(self._config, topology, kubepods, node=self._node)
+
+    async def _look_at_machine(self) -> None:
+        await self._hotplug.look(self._service)
+
+    def _machine_changed(self, arranged: Arrangement) -> None:
+        """Have everybody follow a machine that has changed (T6): devices, health, locality, what is shown.
+
+        A device that is gone with all its CPUs stays published while claims hold parts of it (pitfall U10).
+        """
+        topology = self._hotplug.topology
+        held = {result.device for claim in self._service.books.ledger.claims.values() for result in claim.results}
+        left = held - {device.name for device in arranged.devices}
+        gone = [replace(device, cpus=NO_CPUS) for device in self._arranged.devices if device.name in left]
+        self._arranged = replace(arranged, devices=(*arranged.devices, *gone))
+        self._service.locality = Locality(self._config.paths.root, topology)
+        self._specs.describe_by(describer(topology, self._config.dra.driver))
+        self._surroundings = replace(self._surroundings, machine=machine_of(topology), available=arranged.available)
+        self._publish()
+        if self._health is not None:
+            self._health.changed()
+
     def _after_walk(self) -> None:
         """Take note of what has changed without anybody telling: what can be offered, and how devices are."""
         self._publish()
@@ -445,7 +479,7 @@ class Daemon:
             online = read_online(self._config.paths.root)
         except NodeCpuError as err:
             kv(_LOG, logging.WARNING, "the online CPUs cannot be read, taken for unchanged", err=err)
-            online = self._started.topology.online
+            online = self._hotplug.topology.online
         for claim in self._service.books.ledger.claims.values():
             if claim.name and not claim.moved and (lost := claim.cpus - online):
                 self._claims.reports.report(
@@ -489,7 +523,8 @@ class Daemon:
             wanted = load(self._config_path)
             config = self._config.reloaded(wanted)
             units = self._arranged.machine.units
-            arranged = arrange(config, self._started.topology, self._cgroups.kubepods(), node=self._node, units=units)
+            topology, kubepods = self._hotplug.topology, self._cgroups.kubepods()
+            arranged = arrange(config, topology, kubepods, node=self._node, units=units)
             # Whether claims are counted changes with what is published, and for containers to come alone.
             rules = replace(rules_of(config), mapping_published=self._service.rules.mapping_published)
             reconfigure(self._service, arranged, rules)

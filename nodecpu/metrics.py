@@ -109,6 +109,7 @@ FAMILIES: Final = (
     Family(name="nodecpu_preflight", kind="gauge", label="grade", help="Findings of the daemon's checks, by grade."),
     Family(name="nodecpu_cpus", kind="gauge", label="use", help="CPUs by use."),
     Family(name="nodecpu_claims", kind="gauge", label="state", help="Claims in the books, by state."),
+    Family(name="nodecpu_claims_offline", kind="gauge", help="Claims in the books some of whose CPUs are offline."),
     Family(name="nodecpu_containers", kind="gauge", label="group", help="Containers in the books, by group."),
     Family(
         name="nodecpu_containers_adrift",
@@ -193,6 +194,7 @@ def _values(state: NodeState) -> dict[str, _Value]:
         "nodecpu_preflight": Counter(one.grade for one in state.preflight),
         "nodecpu_cpus": _cpus_by_use(state),
         "nodecpu_claims": Counter(c.state for c in state.claims),
+        "nodecpu_claims_offline": _claims_offline(state),
         "nodecpu_containers": Counter(c.group for c in state.containers),
         "nodecpu_containers_adrift": float(
             sum(1 for c in state.containers if c.confirmed is not None and c.cpus and c.confirmed != c.cpus)
@@ -238,6 +240,11 @@ def _cpus_by_use(state: NodeState) -> Mapping[str, int]:
         "exclusive": len(exclusive),
         "shared": len(CpuSet.parse(usable.sharable) - claimed - exclusive),
     }
+
+
+def _claims_offline(state: NodeState) -> float:
+    online = CpuSet.parse(state.machine.online)
+    return float(sum(1 for c in state.claims if c.state != "moved" and not CpuSet.parse(c.cpus) <= online))
 
 
 def _cpus(lists: Iterable[str]) -> CpuSet:

@@ -1,4 +1,4 @@
-"""Takes another arrangement of the machine into a running service: whole, or not at all (shell; R3)."""
+"""Takes another arrangement of the machine into a running service: whole, or not at all (shell; R3, T6)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nodecpu.arrangement import Arrangement
 from nodecpu.log import kv
 from nodecpu.policy.facts import Container
 from nodecpu.policy.grants import ContainerGrant
-from nodecpu.policy.rearrange import Asked, rearranged
+from nodecpu.policy.rearrange import Asked, adapted, rearranged
 from nodecpu.policy.requests import Request, request_of, told_of
 from nodecpu.policy.rules import Rules
 from nodecpu.service import Service
@@ -47,6 +47,21 @@ def reconfigure(service: Service, arranged: Arrangement, rules: Rules) -> None:
             cpus=grant.exclusive or None,
             state=grant.reason,
         )
+    service.reconfigured()
+
+
+def adapt(service: Service, arranged: Arrangement) -> None:
+    """Put the books over the machine as it has become (T6): nobody is refused, who holds CPUs keeps what is left.
+
+    Raises StateError; then nothing has changed.
+    """
+    old, rules = service.books.ledger, service.rules
+    reserved = bool(arranged.usable.reserved)
+    found = ((grant.id, _asked(service, rules, grant, reserved=reserved)) for grant in old.containers.values())
+    asked = {container_id: request for container_id, request in found if request is not None}
+    made = adapted(old, arranged.tree, arranged.machine, rules, asked)
+    service.books.exchange(made.ledger, made.changed)
+    service.machine = arranged.machine
     service.reconfigured()
 
 

@@ -29,7 +29,7 @@ from nodecpu.policy.evidence import shown_by, told_by, unproven_grants
 from nodecpu.policy.facts import Container, ContainerState, PodSpec, Resources, Sandbox
 from nodecpu.policy.figures import merged
 from nodecpu.policy.grants import ContainerGrant, Group
-from nodecpu.policy.links import Links, links_of
+from nodecpu.policy.links import Links, links_of, require_present
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.memory import make_memory_room
 from nodecpu.policy.pending import Seen
@@ -167,6 +167,7 @@ class Service:
             if previous is not None:
                 self._drop([previous.id])
             links, request = self._asked(sandbox, container)
+            require_present(self.books.ledger, sandbox, container, links.held)
             check_handler(self.rules, sandbox, container, union(link.cpus for link in links.held))
             if request.exclusive and self.is_rebuilding:
                 raise NotReady(f"{_name(sandbox, container)}: the books were lost and are being rebuilt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from nodecpu.dra.cdi import CdiDirectory, Restored
-from nodecpu.dra.metadata import MetadataFiles
+from nodecpu.dra.metadata import Describe, MetadataFiles
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.grants import ClaimGrant
 
@@ -19,6 +19,10 @@ class ClaimFiles:
     def __init__(self, specs: CdiDirectory, metadata: MetadataFiles) -> None:
         self._specs = specs
         self._metadata = metadata
+
+    def describe_by(self, describe: Describe) -> None:
+        """Have CPUs described by another machine from now on."""
+        self._metadata.describe_by(describe)
 
     def write(self, grant: ClaimGrant) -> bool:
         """Write a claim's files unless they are as they should be; return whether its CDI spec was written."""

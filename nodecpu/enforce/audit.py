@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +29,10 @@ _FIRST_LOOK_S = 0.05
 
 _BATCH = 50
 """Containers read without letting the event loop go on: some 20 us each."""
+
+
+async def _nothing() -> None:
+    """Do nothing before a walk."""
 
 
 class CgroupProbe:
@@ -82,6 +86,7 @@ class Audit:
         self._systemd = means.systemd
         self._counters = counters
         self.period_s = period_s
+        self.before_walk: Callable[[], Awaitable[None]] = _nothing
         self.after_walk: Callable[[], None] = lambda: None
         self.is_aside: Callable[[], bool] = lambda: False  # then nothing is changed past the replies
         self._kicked = asyncio.Event()
@@ -167,6 +172,7 @@ class Audit:
 
     async def _walk(self) -> None:
         """Compare all containers with the books, and look for released claims whose containers are gone."""
+        await self.before_walk()
         ids: Sequence[ContainerID] = tuple(self._service.books.ledger.containers)
         for start in range(0, len(ids), _BATCH):
             for container_id in ids[start : start + _BATCH]:

@@ -83,6 +83,7 @@ class ModelCgroups:
     def __init__(self, root: Path, *, cpus: CpuSet, mems: NodeSet) -> None:
         self.root = root
         self._all = Effective(cpus=cpus, mems=mems)
+        self._online = cpus
         self._pid = 100000
         self._seen: dict[tuple[str, str], int] = {}
         self._writes: dict[str, int] = {}
@@ -93,6 +94,12 @@ class ModelCgroups:
         self.root.mkdir(parents=True, exist_ok=True)
         (self.root / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         self._write_effective(self.root, self._all)
+
+    def set_online(self, cpus: CpuSet) -> None:
+        """Let these CPUs be online: as with the kernel, offline ones may be written but are not effective."""
+        self._online = cpus
+        self._write_effective(self.root, self._present)
+        self.refresh()
 
     def close(self) -> None:
         """Do nothing: the files go with the directory."""
@@ -190,7 +197,11 @@ class ModelCgroups:
 
     def refresh(self) -> None:
         """Play the kernel over the whole tree: effective sets follow what is written."""
-        self._refresh(self.root, self._all)
+        self._refresh(self.root, self._present)
+
+    @property
+    def _present(self) -> Effective:
+        return Effective(cpus=self._all.cpus & self._online, mems=self._all.mems)
 
     def _refresh(self, place: Path, effective: Effective) -> None:
         for child in _directories(place):

@@ -193,9 +193,10 @@ class Stage:
         self.cgroups.close()
 
     def set_online(self, cpus: CpuSet) -> None:
-        """Let the machine have these CPUs online, as far as sysfs tells. StageError for the host itself."""
-        if self.machine_root == Path("/"):
+        """Let the machine have these CPUs online, by sysfs and in its cgroups. StageError for the host itself."""
+        if self.machine_root == Path("/") or not isinstance(self.cgroups, ModelCgroups):
             raise StageError("CPUs of this host are not taken offline")
+        self.cgroups.set_online(cpus)
         (self.machine_root / "sys/devices/system/cpu/online").write_text(f"{cpus}\n")
 
     async def start_api(self) -> None:

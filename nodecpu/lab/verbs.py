@@ -160,7 +160,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             of="claims",
             options=_options(text=(_TEXT, "part of the message"), reason=(_TEXT, "the reason")),
         ),
-        "online": Verb(help="let the machine have these CPUs online, as far as sysfs tells (a list of CPUs)"),
+        "online": Verb(help="let the machine have these CPUs online, by sysfs and in its cgroups (a list of CPUs)"),
         "see_health": Verb(
             help="look at what the kubelet was told of a device",
             options=_options(health=(_TEXT, "HEALTHY, UNHEALTHY or UNKNOWN"), text=(_TEXT, "part of the message")),

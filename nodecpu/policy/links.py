@@ -7,7 +7,7 @@ given. What is not proved gives nothing: it is reported, so that it can be count
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nodecpu.cpuset import CpuSet, union
@@ -72,6 +72,17 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
     for link in links:
         _check_sharing(ledger, rules, sandbox, container, link)
     return Links(held=links, ignored=tuple(ignored))
+
+
+def require_present(ledger: Ledger, sandbox: Sandbox, container: Container, held: Iterable[Link]) -> None:
+    """Raise NotReady if not a single CPU of a claim is online: its container is never taken for a shared one (T6)."""
+    for link in held:
+        if link.cpus and not ledger.tree.present(link.cpus):
+            raise NotReady(
+                f"container {sandbox.namespace}/{sandbox.name}/{container.name}: all CPUs of claim"
+                f" {ledger.claims[link.claim_uid].name} ({link.cpus}) are offline",
+                hint="bring them online, or delete the pods and the claim, to be allocated anew",
+            )
 
 
 def _named(ledger: Ledger, rules: Rules, container: Container) -> _Named:

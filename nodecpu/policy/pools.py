@@ -61,7 +61,7 @@ class PoolTree:
     ``cores`` are its cores' CPUs, ``memory_bytes`` the sizes of its memory nodes.
     """
 
-    __slots__ = ("_by_name", "_sizes", "cores", "memory_bytes", "pools", "usable")
+    __slots__ = ("_by_name", "_memory", "_sizes", "cores", "memory_bytes", "pools", "usable")
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class PoolTree:
         memory_bytes: Mapping[int, int] | None = None,
     ) -> None:
         self.memory_bytes = dict(memory_bytes or {})
+        self._memory = NodeSet(self.memory_bytes)
         self._sizes: dict[int, int] = {}
         self.pools = tuple(pools)
         self.usable = usable
@@ -94,6 +95,15 @@ class PoolTree:
             if below is None or not cpus:
                 return pool
             pool = below
+
+    def present(self, cpus: CpuSet) -> CpuSet:
+        """Return those of the CPUs that are online; all where that is not told."""
+        online = self.usable.online
+        return cpus if online is None or cpus <= online else cpus & online
+
+    def present_memory(self, nodes: NodeSet) -> NodeSet:
+        """Return those of the memory nodes that are there; all where none are told."""
+        return nodes if not self._memory or nodes <= self._memory else nodes & self._memory
 
     def size_of(self, nodes: NodeSet) -> int:
         """Return how many bytes memory nodes have together."""

@@ -1,4 +1,4 @@
-"""The books over other pools, by other rules (pure; R3): claims first, then containers, whole or not at all.
+"""The books over other pools, by other rules (pure; R3, T6): claims first, then containers, whole or not at all.
 
 Nothing moves that need not: a container whose wish is the same and whose CPUs may still be given keeps its grant. The
 old books are not touched; an answer is void once they move.
@@ -66,6 +66,33 @@ def rearranged(
         ledger.apply(Change(put_containers=(decided,)))
     ledger.apply(Change(put_containers=make_room(ledger)))
     _check_shared(ledger)
+    changed = tuple(new for key, new in ledger.containers.items() if old.containers[key] != new)
+    return Rearranged(ledger=ledger, changed=changed)
+
+
+def adapted(
+    old: Ledger, tree: PoolTree, machine: Machine, rules: Rules, asked: Mapping[ContainerID, Request]
+) -> Rearranged:
+    """Return the books over the machine as it has become: CPUs or memory nodes that went or came (T6).
+
+    Nobody is refused, since the machine does not ask: who holds CPUs keeps them, also those that are gone, and runs on
+    the rest. Only a container all of whose own CPUs are gone gets others, if there are any. ``asked`` has those
+    containers whose requests are known.
+    """
+    ledger = Ledger(tree)
+    ledger.apply(Change(put_claims=tuple(old.claims.values())))
+    for uid, cpus in old.holds.items():
+        ledger.hold(uid, cpus)
+    kept = [replace(one, pool=(tree.named(one.pool) or tree.root).name) for one in old.containers.values()]
+    ledger.apply(Change(put_containers=tuple(kept)))
+    for grant in kept:
+        if grant.exclusive and not tree.present(grant.exclusive) and grant.id in asked:
+            try:
+                anew = _decided(ledger.without(grant), machine, rules, grant, asked[grant.id])
+            except NoCapacity:
+                continue
+            ledger.apply(Change(put_containers=(anew,)))
+    ledger.apply(Change(put_containers=make_room(ledger)))
     changed = tuple(new for key, new in ledger.containers.items() if old.containers[key] != new)
     return Rearranged(ledger=ledger, changed=changed)
 

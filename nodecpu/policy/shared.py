@@ -40,7 +40,10 @@ def reserved_cpus(ledger: Ledger) -> CpuSet:
 
 
 def placement(ledger: Ledger, grant: ContainerGrant) -> Placement | None:
-    """Return where a container runs by the books (G2 to G4, G8); None if its cpuset is not ours to set."""
+    """Return where a container runs by the books (G2 to G4, G8); None if its cpuset is not ours to set.
+
+    Of what it holds it runs on what is online, and returns to the rest when that is (T6).
+    """
     if grant.group is Group.IGNORED:
         return None
     claimed, own, others = grant.claimed, grant.exclusive, NO_CPUS
@@ -52,11 +55,14 @@ def placement(ledger: Ledger, grant: ContainerGrant) -> Placement | None:
         # A holder hides threads of its own exclusive CPUs alone, never of what it claimed (G7).
         own = ledger.tree.one_thread_each(own if claimed else own | others)
         others = others if claimed else NO_CPUS
-    cpus = claimed | own | others
+    cpus = ledger.tree.present(claimed | own | others)
+    if not cpus and (claimed or own):  # all of them are offline: anywhere but on what others own (T6)
+        cpus = shared_cpus(ledger, ledger.pool_of(grant))
     if not cpus:
         return None
     period_us = None if grant.quota_us is None else PERIOD_US
-    return Placement(cpus=cpus, mems=grant.mems, shares=grant.shares, quota_us=grant.quota_us, period_us=period_us)
+    mems = ledger.tree.present_memory(grant.mems)
+    return Placement(cpus=cpus, mems=mems, shares=grant.shares, quota_us=grant.quota_us, period_us=period_us)
 
 
 def shared_updates(ledger: Ledger, change: Change, flipped: CpuSet) -> Iterator[Update]:

@@ -10,11 +10,15 @@ from nodecpu.policy.picker import Unit, pick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
-    """A node's CPUs by what they may be used for; the three parts are disjoint."""
+    """A node's CPUs by what they may be used for; the three parts are disjoint.
+
+    ``online`` are those that exist at present, usable or not (None: not told); holders may have others yet (T6).
+    """
 
     reserved: CpuSet
     isolated: CpuSet
     sharable: CpuSet
+    online: CpuSet | None = None
 
     @property
     def grantable(self) -> CpuSet:
@@ -79,4 +83,4 @@ def usable_cpus(
             cpus &= cut
     kept = cpus & reserved
     rest = cpus - kept
-    return Usable(reserved=kept, isolated=rest & isolated, sharable=rest - isolated)
+    return Usable(reserved=kept, isolated=rest & isolated, sharable=rest - isolated, online=online)
