@@ -4,7 +4,8 @@ The machine is a tree of units (package, die, NUMA node, L3, cluster, L2, core).
 that holds it; of several such units first into those that hold it in whole cores, then into the one with the least free
 (best fit), then into the fullest surroundings, then into the lowest numbers. Where several units are needed, the
 largest free ones are taken whole and the rest goes best fit into one more, so that the fewest units are touched and the
-fewest broken.
+fewest broken. Where these are NUMA nodes or L3 groups, whatever lies between them and the home does not count, and the
+last two are chosen so that the fewest L3 groups and cores are touched as well.
 
 Theory of operation: a unit's *census* tells what occurs in the units at and below it. Sizes of units are few, so it is
 one int: each size, the smallest lowest, has three fields, and bit ``n`` of a field stands for a unit of that size with
@@ -20,13 +21,21 @@ last one: only what changed is counted again. The memory saves time and never ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import final
+from itertools import accumulate
+from typing import Final, final
 
 from nodecpu.cpuset import CpuSet
 from nodecpu.policy.tree import Named, build_tree
 from nodecpu.topology.model import Topology
+
+_UNITS: Final = 4
+"""So many units, those with the least free, are tried as the home of a request that none of their groups holds."""
+
+_FIRST: Final = 8
+"""So many groups, the largest, are tried as the first of the last two."""
 
 
 @final
@@ -59,6 +68,14 @@ class _Layout:
         bits = 1 << (base + step + whole) | 1 << (base + 2 * step + free)
         return bits | 1 << (base + whole) if free - whole >= self.threads - 1 else bits
 
+    def levels(self, mask: int) -> tuple[tuple[int, ...], ...]:
+        """Return the NUMA nodes, the L3 groups and the cores inside a mask."""
+        return tuple(tuple(one for one in level if one & mask == one) for level in (self.numa, self.l3, self.cores))
+
+    def field(self, size: int) -> int:
+        """Return all census bits of units of a size."""
+        return _bits(self._bases[size], 0, 3 * (size + 1) - 1)
+
     def homes(self, count: int) -> int:
         """Return the census bits of units that hold a request, the better the lower."""
         if count not in self._homes:
@@ -85,17 +102,42 @@ class _Census:
 
 @final
 class Unit:
-    """A node of the tree: the mask of its CPUs and its children, which partition it; none: single CPUs below."""
+    """A node of the tree: the mask of its CPUs and its children, which partition it; none: single CPUs below.
 
-    __slots__ = ("_around", "_last", "children", "layout", "mask", "size")
+    ``groups`` are the units that a request is divided among which none of them holds: the NUMA nodes inside, else the
+    L3 groups; a unit without any is divided among its children. ``wide`` are the units from here down with groups, and
+    ``crossing`` the census bits that mean one of them. ``levels``, of these and of their groups alone: the masks of the
+    NUMA nodes, of the L3 groups and of the cores inside.
+    """
+
+    __slots__ = ("_around", "_last", "children", "crossing", "groups", "layout", "levels", "mask", "size", "wide")
 
     def __init__(self, mask: int, children: tuple[Unit, ...], layout: _Layout) -> None:
         self.mask = mask
         self.size = mask.bit_count()
         self.children = children
         self.layout = layout
+        self.levels: tuple[tuple[int, ...], ...] = ()
+        self.groups = self._inside(layout.numa) or self._inside(layout.l3)
+        for unit in (self, *self.groups) if self.groups else ():
+            unit.levels = unit.levels or layout.levels(unit.mask)
+        below = tuple(unit for child in children for unit in child.wide)
+        self.wide: tuple[Unit, ...] = (self, *below) if self.groups else below
+        self.crossing = sum({layout.field(unit.size) for unit in self.wide})
         self._last = _Census()
         self._around: dict[int, tuple[int, ...]] = {}
+
+    def _inside(self, level: tuple[int, ...]) -> tuple[Unit, ...]:
+        """Return the units of a level inside, if they make up this one."""
+        found: list[Unit] = []
+        pending = list(self.children)
+        while pending:
+            unit = pending.pop(0)
+            if unit.mask in level:
+                found.append(unit)
+            else:
+                pending += unit.children
+        return tuple(found) if sum(unit.size for unit in found) == self.size else ()
 
     def parts(self, free: int) -> list[tuple[Unit, int]]:
         """Return the children that have CPUs free, with these."""
@@ -164,6 +206,8 @@ def _take(unit: Unit, free: int, count: int) -> int:
     if count in (0, free.bit_count()):
         return free if count else 0
     home = _lowest_bit(unit.census(free).bits & unit.layout.homes(count))
+    if home & unit.crossing:
+        return _take_crossing(unit, home, free, count)
     while not home & unit.census(free).own:
         towards = [one for one in unit.parts(free) if one[0].census(one[1]).bits & home]
         unit, free = min(towards, key=lambda one: one[0].around(one[1], home))
@@ -172,6 +216,100 @@ def _take(unit: Unit, free: int, count: int) -> int:
         rest = count % unit.layout.threads
         return _take_across(unit, whole, count - rest) | _take_across(unit, free & ~whole, rest)
     return _take_across(unit, whole if home & unit.layout.whole else free, count)
+
+
+def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
+    """Return the mask of ``count`` CPUs in a unit of the home's size whose groups do not hold them alone.
+
+    That unit is taken in which they touch the fewest groups; of equals the one with the least free.
+    """
+    fitting = []
+    for unit in machine.wide:
+        part = free & unit.mask
+        if home & machine.layout.field(unit.size) and part.bit_count() >= count:
+            rooms = _sums((group.mask for group in unit.groups), part)
+            fitting.append((bisect_left(rooms, count), rooms[-1], part, unit))
+    fitting.sort(key=lambda one: one[:3])
+    best: tuple[tuple[int, ...], int] | None = None
+    for groups, room, part, unit in fitting[:_UNITS]:
+        if groups > fitting[0][0]:
+            break
+        for taken in _divisions(unit, part, count):
+            touched = tuple(sum(1 for one in level if one & taken) for level in unit.levels)
+            left = part & ~taken
+            broken = sum(1 for core in unit.levels[2] if left & core not in (0, core))
+            rank = (*touched, broken, room, part, taken)
+            if best is None or rank < best[0]:
+                best = rank, taken
+    assert best is not None, "a census bit without a unit"
+    return best[1]
+
+
+def _divisions(unit: Unit, free: int, count: int) -> Iterator[int]:
+    """Yield ``count`` CPUs of all that is free, of whole cores alone, and of these with broken ones for the rest."""
+    yield _divide(unit, free, count)
+    whole = unit.census(free).whole
+    if whole.bit_count() >= count:
+        yield _divide(unit, whole, count)
+    rest = count % unit.layout.threads
+    if rest and count - rest <= whole.bit_count() and rest <= (free & ~whole).bit_count():
+        yield _divide(unit, whole, count - rest) | _take(unit, free & ~whole, rest)
+
+
+@final
+class _Share:
+    """A group's free CPUs, and how few L3 groups and cores a number of them takes."""
+
+    __slots__ = ("_rooms", "free", "room", "unit")
+
+    def __init__(self, unit: Unit, free: int) -> None:
+        self.unit = unit
+        self.free = free
+        self.room = free.bit_count()
+        self._rooms = [_sums(level, free) for level in unit.levels[1:]]
+
+    @property
+    def steps(self) -> list[int]:
+        """How many CPUs its fullest L3 group has free, its two fullest, and so on up to all that it has."""
+        return self._rooms[0] or [self.room]
+
+    def costs(self, count: int) -> tuple[int, ...]:
+        """Return how many L3 groups and how many cores ``count`` CPUs touch at least."""
+        return tuple(bisect_left(sums, count) + 1 for sums in self._rooms)
+
+
+def _sums(level: Iterable[int], free: int) -> list[int]:
+    """Return how many CPUs are free in the fullest group of a level, in the two fullest, and so on."""
+    rooms = sorted(((one & free).bit_count() for one in level), reverse=True)
+    return list(accumulate(room for room in rooms if room))
+
+
+def _divide(unit: Unit, free: int, count: int) -> int:
+    """Return the mask of ``count`` CPUs of ``free`` from as few of the unit's groups as can be.
+
+    All but two groups are the largest, taken whole. The last two are those that touch the fewest groups below, the
+    first of them giving all or some whole L3 groups; of equals the one that is left with the least, then the lowest.
+    """
+    left = [_Share(group, part) for group in unit.groups if (part := free & group.mask)]
+    left.sort(key=lambda one: (-one.room, one.unit.size))
+    taken = 0
+    while left[0].room < count and left[0].room + left[1].room < count:
+        taken |= left[0].free
+        count -= left.pop(0).room
+    if left[0].room >= count:
+        fitting = [(one.costs(count), one.room, place) for place, one in enumerate(left) if one.room >= count]
+        last = left[min(fitting)[2]]
+        return taken | _take(last.unit, last.free, count)
+    pairs = [
+        ([a + b for a, b in zip(one.costs(some), two.costs(count - some), strict=True)], two.room, -some, place, other)
+        for place, one in enumerate(left[:_FIRST])
+        for some in one.steps
+        for other, two in enumerate(left)
+        if other != place and 0 < count - some <= two.room
+    ]
+    _, _, less, place, other = min(pairs)
+    one, two = left[place], left[other]
+    return taken | _take(one.unit, one.free, -less) | _take(two.unit, two.free, count + less)
 
 
 def _take_across(unit: Unit, free: int, count: int) -> int:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.bench import discovery, nri_codec, picking
+from tests.bench import discovery, nri_codec, picking, placement
 from tests.bench.measure import Figure
 from tests.support import ROOT
 
@@ -50,5 +50,8 @@ def figures() -> Iterator[Figure]:
 
 if __name__ == "__main__":
     for line in table(this_run(), figures()):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    for line in ("", *placement.table()):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

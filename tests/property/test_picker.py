@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from nodecpu.cpuset import CpuSet
 from nodecpu.policy.picker import Unit, build_units, pick
 from nodecpu.topology.model import Topology
+from tests.bench.placement import churn, group_tree, least_costs
 from tests.unit.policy.machines import N4C16, Shape, build_topology
 
 SMALL = {
@@ -119,3 +120,35 @@ def test_two_threads_are_one_core_whenever_a_whole_core_is_free(shape: Shape, da
         free |= core
     cpus = pick(machine, free, threads)
     assert cpus in whole
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(list(SMALL.values())), st.data())
+def test_request_that_no_group_holds_touches_the_fewest_nodes_of_its_socket(shape: Shape, data: st.DataObject) -> None:
+    """K1, quality "Placement": against every subset of the free CPUs of the sockets that hold it."""
+    topology, machine = built(shape)
+    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1, max_size=9)))
+    count = data.draw(st.integers(1, len(free)))
+    cpus = pick(machine, free, count)
+    assert cpus is not None
+    sockets = [free & package.cpus for package in topology.packages if len(free & package.cpus) >= count]
+    least = min(nodes for room in sockets or [free] for nodes, _, _ in every_span(topology, room, count))
+    assert spans(topology, cpus)[0] == least
+
+
+@settings(max_examples=60)
+@given(ALL, st.data())
+def test_the_bench_counts_the_least_groups_as_looking_at_every_subset_does(shape: Shape, data: st.DataObject) -> None:
+    """Quality "Placement": the optimum that the figures are taken against."""
+    topology, _ = built(shape)
+    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1, max_size=9)))
+    count = data.draw(st.integers(1, len(free)))
+    assert least_costs(group_tree(topology), free.mask, count)[count] == min(every_span(topology, free, count))
+
+
+@pytest.mark.parametrize("load", [0.6, 0.9])
+def test_under_churn_requests_touch_the_fewest_nodes_caches_and_cores(load: float) -> None:
+    """K1, quality "Placement": 99 of a hundred requests, on 2 sockets of 2 nodes with 3 caches each."""
+    topology = build_topology(Shape(sockets=2, nodes=2, cores=6, l3_cores=2))
+    score = churn(topology, (1, 2, 3, 4, 6, 8, 12), load, 400)
+    assert score.joint >= 0.99 * score.requests
