@@ -61,7 +61,7 @@ def further_cpus(ledger: Ledger, machine: Machine, rules: Rules, grant: Containe
         isolated = Isolated.REQUIRE if own <= ledger.tree.usable.isolated else Isolated.AVOID
     more = request.exclusive - len(own)
     try:
-        if more <= 0:
+        if more < 0:
             return Picked(cpus=_part_of(machine, rules, own, request.exclusive, grant.label))
         wanted = replace(request, exclusive=more, isolated=isolated)
         picked = exclusive_cpus(ledger, machine, rules, home, wanted, grant.label)
@@ -82,7 +82,7 @@ def _of_pool(ledger: Ledger, machine: Machine, rules: Rules, pool: Pool, request
             return None
         free = sliceable(ledger, machine.units, pool)
     parts = list(machine.speeds.widening(request.priority, free))
-    if request.pull.picks and request.pull.hints:
+    if request.pull.picks:
         parts = [close for part in parts if (close := near(request.pull.hints, part))] + parts
     for part in parts:
         picked = pick_by(machine.units, part, request.exclusive, rules.wishes)

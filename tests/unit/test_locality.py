@@ -149,3 +149,5 @@ def test_exclusive_cpus_are_picked_among_those_of_the_hints() -> None:
     assert len(picked.exclusive) == 6
     two = create(books(), "b", mcpu=2000, pull=Pull(hints=(Hint(source="nic", cpus=CpuSet.parse("6-7")),), picks=True))
     assert str(two.exclusive) == "6-7"
+    loose = create(books(), "c", mcpu=2000, pull=Pull(hints=(Hint(source="nic", cpus=CpuSet.parse("6-7")),)))
+    assert str(loose.exclusive) == "4-5"  # the pool of the hints, and CPUs as without them

@@ -107,6 +107,10 @@ def test_full_cores_only_refuses_parts_of_a_core() -> None:
     assert create(node, "a", mcpu=2000).exclusive == cpus("8-9")
     with pytest.raises(NoCapacity, match="3 exclusive CPUs asked, which cannot be had as full cores"):
         create(node, "b", mcpu=3000)
+    with pytest.raises(NoCapacity, match="13 exclusive CPUs asked, which cannot be had as full cores"):
+        create(node, "c", mcpu=13_000)
+    with pytest.raises(NoCapacity, match="14 exclusive CPUs asked, 13 can be spared"):
+        create(node, "d", mcpu=14_000)
 
 
 def test_a_wish_that_cannot_be_met_is_a_compromise_on_record() -> None:

@@ -17,6 +17,7 @@ from nodecpu.policy.requests import Told, request_of
 from nodecpu.policy.resize import Resize
 from nodecpu.policy.resize import resize as decided
 from nodecpu.policy.rules import Mirrored, Rules
+from nodecpu.policy.wishes import Wishes
 from tests.unit.policy.given import claim, container, cpus, create, pod_spec, prepare, runs_on, sandbox
 from tests.unit.policy.machines import N4C16, Books, Shape, books
 
@@ -203,3 +204,15 @@ def test_update_of_the_limit_alone_is_a_change() -> None:
     new = updated(node, shared, Resources(quota_us=200_000, period_us=100_000))
     assert new is not None
     assert (new.limit_mcpu, new.told_mcpu, new.pool) == (2000, 500, shared.pool)
+
+
+def test_what_stays_as_it_is_is_not_judged_anew() -> None:
+    """G12, R3: a node that gives full cores only since a reload leaves the parts it gave before."""
+    node = books()
+    own = create(node, mcpu=3000)
+    stricter = replace(node, rules=Rules(wishes=Wishes(full_cores=True)))
+    same = resize(stricter, own, 3000, 3000)
+    assert (same.exclusive, same.limit_mcpu) == (own.exclusive, 3000)
+    with pytest.raises(NoCapacity, match="1 of CPUs 8-10 are no full cores"):
+        resize(stricter, same, 1000)
+    assert resize(stricter, same, 2000).exclusive == cpus("8-9")
