@@ -186,15 +186,15 @@ def _check_full_cores(machine: Machine, rules: Rules, claim: AllocatedClaim, tak
 
 def same_allocation(grant: ClaimGrant, claim: AllocatedClaim) -> bool:
     """Return whether a claim's allocation is still the one that the grant was made for (C6)."""
-    made = tuple((r.request, r.pool, r.device, r.share_id, r.admin_access, len(r.cpus)) for r in grant.results)
-    told = tuple(
-        (r.request, r.pool, r.device, r.share_id, r.admin_access, 0 if r.admin_access else r.cpus)
-        for r in claim.results
-    )
-    return made == told and all(
-        wanted.admin_access or wanted.cpuset in (None, result.cpus)
-        for result, wanted in zip(grant.results, claim.results, strict=True)
-    )
+    return len(grant.results) == len(claim.results) and all(map(_is_same, grant.results, claim.results))
+
+
+def _is_same(made: ResultGrant, told: AllocationResult) -> bool:
+    if (made.request, made.pool, made.device) != (told.request, told.pool, told.device):
+        return False
+    if (made.share_id, made.admin_access) != (told.share_id, told.admin_access):
+        return False
+    return told.admin_access or (len(made.cpus) == told.cpus and told.cpuset in (None, made.cpus))
 
 
 def _some(names: Sequence[str]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import NO_CPUS, CpuSet
 from nodecpu.dra.devices import known_devices, whole_devices
 from nodecpu.errors import BadRequest, NoCapacity, NodeCpuError
 from nodecpu.policy.claims import same_allocation
@@ -45,6 +46,10 @@ def result(
 
 def claim(number: int, *results: AllocationResult) -> AllocatedClaim:
     return AllocatedClaim(uid=claim_uid(number), namespace="shop", name=f"claim-{number}", results=results)
+
+
+ADMIN = AllocationResult(request="r", pool=NODE, device="cpudevnuma000", cpus=0, admin_access=True)
+"""A result that only looks."""
 
 
 def given(where: Books, *results: AllocationResult, number: int = 1) -> ClaimGrant:
@@ -193,6 +198,8 @@ def test_node_that_gives_full_cores_only_refuses_parts() -> None:
     assert "3 CPUs are no full cores" in refused(where, BadRequest, result("cpudevnuma000", 3))
     assert "no full cores" in refused(where, BadRequest, result("cpudevmachine", 2, "1-2"))
     assert given(where, result("cpudevnuma000", 2)).cpus == cpus("0-1")
+    both = (result("cpudevmachine", 2, "5-6"), result("cpudevnuma002", 2))
+    assert "4 CPUs are no full cores" in refused(where, BadRequest, *both)  # no retry makes other CPUs of those named
     half = node(rules=FULL, reserved="4,6")
     assert "2 CPUs of full cores cannot be had now" in refused(half, NoCapacity, result("cpudevnuma001", 2))
 
@@ -224,3 +231,65 @@ def test_allocation_with_other_named_cpus_is_another_one() -> None:
     assert same_allocation(made, claim(1, result("cpudevmachine", 2, "5,4")))
     assert same_allocation(made, claim(1, result("cpudevmachine", 2)))
     assert not same_allocation(made, claim(1, result("cpudevmachine", 2, "6-7")))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"request": "s"}, id="request"),
+        pytest.param({"pool": "node-b"}, id="pool"),
+        pytest.param({"device": "cpudevnuma001"}, id="device"),
+        pytest.param({"share_id": "x"}, id="share"),
+        pytest.param({"cpus": 3}, id="amount"),
+        pytest.param({"admin_access": True}, id="admin access"),
+        pytest.param({"cpuset": CpuSet.parse("4-5")}, id="named CPUs"),
+    ],
+)
+def test_allocation_that_differs_in_one_result_is_another_one(other: Mapping[str, object]) -> None:
+    """C6: whichever result it is, and if one is missing."""
+    told = (result("cpudevnuma000", 2), result("cpudevnuma002", 2), replace(ADMIN, device="cpudevnuma003"))
+    made = given(node(), *told)
+    assert same_allocation(made, claim(1, *told))
+    assert not same_allocation(made, claim(1, *told[:2]))
+    assert not same_allocation(made, claim(1, *told, told[0]))
+    assert not same_allocation(made, claim(1, told[1], told[0], told[2]))
+    for place in range(2):
+        changed = list(told)
+        changed[place] = replace(told[place], **other)  # type: ignore[arg-type]
+        assert not same_allocation(made, claim(1, *changed))
+
+
+def test_what_admin_access_consumes_is_not_compared() -> None:
+    """C6, C13: it is given no CPUs."""
+    made = given(node(), ADMIN)
+    assert made.cpus == NO_CPUS
+    assert same_allocation(made, claim(1, replace(ADMIN, cpus=2, cpuset=CpuSet.parse("0-1"))))
+    assert not same_allocation(made, claim(1, replace(ADMIN, admin_access=False)))
+
+
+def test_device_of_another_pool_is_refused() -> None:
+    """C1: the node has another name here."""
+    here = node()
+    where = replace(here, machine=replace(here.machine, pool=NODE))
+    assert given(where, result("cpudevnuma000", 2)).cpus == cpus("0-1")
+    words = refused(where, BadRequest, replace(result("cpudevnuma000", 2), pool="node-b"))
+    assert "device cpudevnuma000 is of pool node-b, this node's is node-a" in words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "there are none"),
+        (2, "there are d00, d01"),
+        (16, "there are " + ", ".join(f"d{i:02}" for i in range(16))),
+        (18, "there are " + ", ".join(f"d{i:02}" for i in range(16)) + " and 2 more"),
+    ],
+)
+def test_devices_are_listed_as_far_as_a_message_can_hold_them(count: int, words: str) -> None:
+    """C1."""
+    here = node()
+    devices = {f"d{i:02}": cpus("0-3") for i in range(count)}
+    with pytest.raises(BadRequest) as caught:
+        given(replace(here, machine=replace(here.machine, devices=devices)), result("cpudevnuma009", 1))
+    assert caught.value.hint is not None
+    assert caught.value.hint.endswith(words)
