@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from nodecpu.ids import PodUID
 from nodecpu.policy.affinity import Affinity, Expression, Operator, Subject, affinities_of, weights
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ContainerGrant
@@ -84,6 +85,18 @@ def test_expressions(key: str, operator: str, values: list[str], expected: set[s
     assert set(drawn("app", full(match, scope={"operator": "AlwaysTrue"}))) == expected
 
 
+def test_a_static_pod_has_the_uid_that_the_api_server_knows() -> None:
+    """A, N1: the runtime calls it by a hash; before the API server told of it there is that alone."""
+    known, made = subjects()
+    app = next(one for one in known if one.grant == made["app"])
+    assert app.pod is not None
+    told = replace(app, pod=replace(app.pod, uid=PodUID("mirror")))
+    untold = replace(app, pod=None)
+    for subject, uid in ((told, "mirror"), (untold, "pod-web")):
+        for asked, holds in ((uid, True), ("other", False)):
+            assert Expression(key="pod/uid", operator=Operator.EQUALS, values=(asked,)).holds(subject) is holds
+
+
 def test_weights_add_up_are_bounded_and_turned_by_anti_affinity() -> None:
     """A."""
     match = {"key": "name", "operator": "Equals", "values": ["log"]}
@@ -91,6 +104,9 @@ def test_weights_add_up_are_bounded_and_turned_by_anti_affinity() -> None:
     assert drawn("app", two) == {"log": 4}
     assert drawn("app", two, sign=-1) == {"log": -4}
     assert drawn("app", full(match, weight=5000)) == {"log": 1000}
+    assert drawn("app", full(match, weight=-5000)) == {"log": -1000}
+    assert drawn("app", full(match, weight=0)) == {"log": 1}  # as if none were written
+    assert drawn("app", full(match, scope={"operator": "AlwaysTrue"}, weight=2)) == {"log": 2}
     assert drawn("app", {"app": [{"match": match}, {"match": match, "weight": -1}]}) == {}
 
 
@@ -99,6 +115,8 @@ def test_weights_add_up_are_bounded_and_turned_by_anti_affinity() -> None:
     [
         (None, "not a table of containers"),
         ({1: []}, "not a table of containers"),
+        ({"app": [], 1: []}, "not a table of containers"),
+        ({"app": ["log"], "log": [{"match": {"operator": "AlwaysTrue"}}]}, "app: match is wanted"),
         ({"app": {"match": 1}}, "app: not a list"),
         ({"app": [{"weight": 1}]}, "app: match is wanted"),
         ({"app": [{"match": {}, "near": 1}]}, "scope and weight are allowed"),

@@ -8,6 +8,7 @@ import pytest
 
 from nodecpu.cpuset import NO_CPUS, NO_NODES
 from nodecpu.errors import BadRequest, NoCapacity
+from nodecpu.ids import ContainerID
 from nodecpu.policy.claims import claim_grant, same_allocation
 from nodecpu.policy.facts import AllocatedClaim, AllocationResult, QoS
 from nodecpu.policy.grants import Group
@@ -373,3 +374,13 @@ def test_empty_claim_of_ours_takes_nothing() -> None:
     node = books()
     nothing = AllocatedClaim(uid=claim(1).uid, namespace="shop", name="none", results=())
     assert prepare(node, nothing).cpus == NO_CPUS
+
+
+def test_container_without_a_request_needs_the_last_thousandth_of_a_pool() -> None:
+    """S, G5: a pool with one to spare is home, one with none is not."""
+    for asked, is_home in ((999, True), (1000, False)):
+        node = books(Shape(sockets=1, nodes=2, cores=1, threads=1), reserved="")
+        first = create(node, "a", mcpu=asked, qos=QoS.BURSTABLE, name="a")
+        filler = replace(first, id=ContainerID("filler"), pool="numa 1")
+        node.ledger.apply(Change(put_containers=(replace(first, pool="numa 0"), filler)))
+        assert create(node, "b").pool.startswith("numa") is is_home

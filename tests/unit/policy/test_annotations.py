@@ -90,6 +90,20 @@ def test_affinity_may_stand_under_the_bare_domain() -> None:
     assert (found.preferences.affinity, found.preferences.anti_affinity) == ("x", "y")
 
 
+def test_of_the_two_bare_forms_the_one_with_its_key_before_the_domain_wins() -> None:
+    """A: they are of one strength; the order of names decides, not that of the map."""
+    domain = Rules().annotation_domain
+    both = {f"{domain}/affinity": "x", f"affinity.{domain}": "y"}
+    assert preferences_of(Rules(), "shop", "app", both).preferences.affinity == "y"
+
+
+@pytest.mark.parametrize(("value", "shown"), [("x" * 40, "x" * 40), ("x" * 41, "x" * 37 + "...")])
+def test_long_values_are_shown_in_part(value: str, shown: str) -> None:
+    """A: a message has 40 characters of them."""
+    [problem] = asked({"prefer-shared-cpus": value}).problems
+    assert f": '{shown}' is not" in problem.text
+
+
 @pytest.mark.parametrize(
     ("annotation", "value", "fault", "words"),
     [
@@ -152,9 +166,10 @@ def test_a_bad_value_leaves_the_weaker_form_in_force() -> None:
 def test_other_domains_and_other_annotations_are_nobodys_business() -> None:
     """A: the domain is configurable."""
     annotations = {"prefer-shared-cpus.example.com/pod": "true", "kubernetes.io/config.source": "api", "plain": "x"}
+    annotations |= {"example.com/affinity": "x", "affinity": "x", "myresource-policy.nri.io/pod": "x"}
     assert preferences_of(Rules(), "shop", "app", annotations) == Annotated()
     mine = preferences_of(Rules(annotation_domain="example.com"), "shop", "app", annotations)
-    assert mine.preferences == Preferences(prefer_shared=True)
+    assert mine.preferences == Preferences(prefer_shared=True, affinity="x")
 
 
 def test_every_preference_has_a_key() -> None:

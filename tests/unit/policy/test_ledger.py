@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from nodecpu.cpuset import NO_CPUS
+from nodecpu.cpuset import NO_CPUS, CpuSet
 from nodecpu.ids import ContainerID, PodUID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ContainerGrant, Group, Link
@@ -196,3 +196,64 @@ def test_violations_are_found(wrong: Callable[[Books, ContainerGrant], Change], 
     assert violations(node.ledger) == []
     node.ledger.apply(wrong(node, holder))
     assert any(words in found for found in violations(node.ledger))
+
+
+def test_two_containers_of_one_claim_may_be_linked_to_all_of_it() -> None:
+    """L2, C4: a link lies within its claim, and may be the whole."""
+    node = books()
+    grant = prepare(node, claim(1, (1, 2)))
+    create(node, "a", claims=[grant])
+    create(node, "b", claims=[grant])
+    assert violations(node.ledger) == []
+
+
+class Wrong(Ledger):
+    """Books that have lost count in one place; ``where`` says in which."""
+
+    where = ""
+
+    def free(self, cpus: CpuSet) -> CpuSet:
+        """Return one CPU too many or too few."""
+        free = super().free(cpus)
+        return {"more free": free | cpus, "less free": free - CpuSet([0])}.get(self.where, free)
+
+    def need_mcpu(self, pool: Pool) -> int:
+        """Return too much of the root."""
+        return super().need_mcpu(pool) + (self.where == "need" and pool.depth == 0)
+
+    def sharers(self, pool: Pool) -> Mapping[ContainerID, ContainerGrant]:
+        """Return nobody, or one too many."""
+        found = dict(super().sharers(pool))
+        if self.where == "lost":
+            return {}
+        return found | {ContainerID("new"): one for one in found.values() if self.where == "gained"}
+
+    @property
+    def memory(self) -> Mapping[tuple[int, bool], int]:
+        """Return a byte more than there is."""
+        return {key: count + (self.where == "memory") for key, count in super().memory.items()}
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("", None),
+        ("more free", "granted but counted free: 4-5"),
+        ("less free", "free but counted as granted: 0"),
+        ("need", "pool root counts 2 m, its containers need 1 m"),
+        ("lost", "pool numa 2 has lost or gained containers"),
+        ("gained", "pool numa 2 has lost or gained containers"),
+        ("memory", "memory counted is not that of the containers"),
+    ],
+)
+def test_wrong_sums_are_found(where: str, words: str | None) -> None:
+    """C4: books are recounted from the grants alone."""
+    node = books()
+    prepare(node, claim(1, (1, 2)))
+    create(node, memory_bytes=1 << 30, qos=QoS.BURSTABLE)
+    wrong = Wrong(node.ledger.tree)
+    wrong.apply(
+        Change(put_claims=tuple(node.ledger.claims.values()), put_containers=tuple(node.ledger.containers.values()))
+    )
+    wrong.where = where
+    assert violations(wrong) == ([] if words is None else [words])
