@@ -118,6 +118,7 @@ def _kept(
     old: Ledger, tree: PoolTree, rules: Rules, grant: ContainerGrant, asked: Asked | None
 ) -> ContainerGrant | None:
     """Return a grant as it is kept; None if it has to be decided anew."""
+    pool = tree.named(grant.pool)
     taken = grant.exclusive & (old.tree.usable.grantable - tree.usable.grantable)
     if asked is None:
         if taken:
@@ -125,15 +126,15 @@ def _kept(
                 f"{grant.label}: the configuration takes its CPUs {taken}, and what it asks for is not known yet",
                 hint="reload again when the runtime is connected",
             )
-        return replace(grant, pool=(tree.named(grant.pool) or tree.root).name)
-    if taken or tree.named(grant.pool) is None or _wish(asked.before) != _wish(asked.now):
+        return replace(grant, pool=(pool or tree.root).name)
+    if taken or pool is None or _wish(asked.before) != _wish(asked.now):
         return None
     preferences = asked.now.preferences
     mems = grant.mems
     if not rules.pin_memory:
         mems = NO_NODES
     elif not mems and not preferences.preserve_memory and grant.group is not Group.IGNORED:
-        mems = tree.holding(grant.claimed).mems if grant.claimed else (tree.named(grant.pool) or tree.root).mems
+        mems = tree.holding(grant.claimed).mems if grant.claimed else pool.mems
     return figured(tree, rules, replace(grant, mems=mems, hides_threads=bool(preferences.hide_hyperthreads)))
 
 

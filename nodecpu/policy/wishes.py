@@ -65,7 +65,7 @@ def pick_by(machine: Unit, free: CpuSet, count: int, wishes: Wishes) -> Picked |
         taken = _pick(machine, available, count, left)
         if taken is not None:
             return Picked(cpus=CpuSet.from_mask(taken), missed=missed)
-    raise AssertionError("without wishes there is always an answer")
+    raise AssertionError("with a spread alone there is always an answer")
 
 
 def whole_cores(machine: Unit, cpus: CpuSet) -> CpuSet:
@@ -74,21 +74,16 @@ def whole_cores(machine: Unit, cpus: CpuSet) -> CpuSet:
 
 
 def _weaker(wishes: Wishes) -> Iterator[tuple[Wishes, tuple[str, ...]]]:
-    """Yield the wishes, then fewer and fewer of them, each time with the words for those left out."""
-    spread = "" if wishes.spread is None else f"spread over {wishes.spread.value}"
-    for keep_spread in (True, False):
-        if not keep_spread and not spread:
-            return
-        for full, same in ((True, True), (True, False), (False, True), (False, False)):
-            if (full and not wishes.full_cores) or (same and not wishes.same_l3):
-                continue
-            dropped = (
-                (wishes.full_cores and not full, "full cores"),
-                (wishes.same_l3 and not same, "one L3 cache"),
-                (not keep_spread, spread),
-            )
-            kept = replace(wishes, full_cores=full, same_l3=same, spread=wishes.spread if keep_spread else None)
-            yield kept, tuple(words for is_dropped, words in dropped if is_dropped)
+    """Yield the wishes, then fewer and fewer of them, each time with the words for those left out.
+
+    A spread is never left out: where it is the only wish it can always be had.
+    """
+    for full, same in ((True, True), (True, False), (False, True), (False, False)):
+        if (full and not wishes.full_cores) or (same and not wishes.same_l3):
+            continue
+        dropped = ((wishes.full_cores and not full, "full cores"), (wishes.same_l3 and not same, "one L3 cache"))
+        kept = replace(wishes, full_cores=full, same_l3=same)
+        yield kept, tuple(words for is_dropped, words in dropped if is_dropped)
 
 
 def _pick(machine: Unit, free: int, count: int, wishes: Wishes) -> int | None:
@@ -100,15 +95,15 @@ def _pick(machine: Unit, free: int, count: int, wishes: Wishes) -> int | None:
     if full:
         free = _whole(machine, free)
     if wishes.same_l3:
-        inside = _rooms(machine.layout.l3, free, count)
+        inside = _parts(machine.layout.l3, free)
         return _in_one(machine, inside, count, full=full, spread=wishes.spread is Spread.CORES)
     if wishes.spread is Spread.CORES:
         return _over_cores(machine, free, count)
     if wishes.spread is Spread.NUMA:
         return _over_nodes(machine, free, count, full=full)
     if wishes.spread is Spread.L3:
-        parts = _rooms(machine.layout.l3, free, 1)
-        return _over(machine, _with_rest(parts, free), count, full=full)
+        parts = _with_rest(_parts(machine.layout.l3, free), free)
+        return _over(machine, parts, count, full=full)
     return _take(machine, free, count, full=full)
 
 
@@ -123,9 +118,9 @@ def _either(masks: Sequence[int]) -> int:
     return found
 
 
-def _rooms(groups: Sequence[int], free: int, count: int) -> list[int]:
-    """Return what is free of each group that has at least ``count`` CPUs free, and at least one."""
-    return [part for group in groups if (part := group & free) and part.bit_count() >= count]
+def _parts(groups: Sequence[int], free: int) -> list[int]:
+    """Return what is free of each group that has a free CPU."""
+    return [part for group in groups if (part := group & free)]
 
 
 def _with_rest(parts: list[int], free: int) -> list[int]:
@@ -149,35 +144,33 @@ def _plain(machine: Unit, free: int, count: int) -> int | None:
 def _of_mixed_cores(machine: Unit, free: int, count: int) -> int | None:
     """Return whole cores from a machine whose cores differ in size: as many large ones as the amount allows."""
     sizes = sorted({core.bit_count() for core in machine.layout.cores}, reverse=True)
-    stock = [_either([c for c in machine.layout.cores if c & free and c.bit_count() == size]) for size in sizes]
-    amounts = _amounts(sizes, [part.bit_count() // size for part, size in zip(stock, sizes, strict=True)], count)
+    stock = [(size, _either([c for c in machine.layout.cores if c & free and c.bit_count() == size])) for size in sizes]
+    amounts = _amounts([(size, part.bit_count() // size) for size, part in stock], count)
     if amounts is None:
         return None
-    taken = 0
-    for part, size, number in zip(stock, sizes, amounts, strict=True):
-        taken |= _plain(machine, part, size * number) or 0
-    return taken
+    taken = [_plain(machine, part, size * number) for (size, part), number in zip(stock, amounts, strict=True)]
+    return _either([part for part in taken if part is not None])
 
 
-def _amounts(sizes: Sequence[int], stock: Sequence[int], count: int) -> tuple[int, ...] | None:
+def _amounts(stock: Sequence[tuple[int, int]], count: int) -> tuple[int, ...] | None:
     """Return how many cores of each size make up ``count``, the most of the larger first; None if none do.
 
-    A table of what is reachable, so that it takes no longer than sizes times CPUs.
+    ``stock`` are the sizes and how many there are of each. A table of what is reachable, so that it takes no longer
+    than sizes times CPUs.
     """
     reachable: dict[int, tuple[int, ...]] = {0: ()}
-    for size, most in zip(sizes, stock, strict=True):
+    for size, most in stock:
         further: dict[int, tuple[int, ...]] = {}
         for total, numbers in reachable.items():
-            for number in range(min(most, (count - total) // size), -1, -1):
+            for number in range(min(most, (count - total) // size) + 1):
                 reached = total + size * number
-                if reached not in further or further[reached] < (*numbers, number):
-                    further[reached] = (*numbers, number)
+                further[reached] = max(further.get(reached, ()), (*numbers, number))
         reachable = further
     return reachable.get(count)
 
 
 def _in_one(machine: Unit, parts: Sequence[int], count: int, *, full: bool, spread: bool = False) -> int | None:
-    """Return CPUs from one of the parts, each of which has enough: where the picker goes, else the smallest part."""
+    """Return CPUs from one of the parts: where the picker goes, else from the smallest with enough; None if none."""
 
     def take(free: int) -> int | None:
         return _over_cores(machine, free, count) if spread else _take(machine, free, count, full=full)
@@ -193,15 +186,14 @@ def _in_one(machine: Unit, parts: Sequence[int], count: int, *, full: bool, spre
 def _over_cores(machine: Unit, free: int, count: int) -> int | None:
     """Return one thread of as many cores as possible, then the others' threads."""
     first = _either([part & -part for core in machine.layout.cores if (part := core & free)])
-    if count <= first.bit_count():
-        return _plain(machine, first, count)
-    rest = _plain(machine, free & ~first, count - first.bit_count())
-    return None if rest is None else first | rest
+    most = min(count, first.bit_count())
+    taken, rest = _plain(machine, first, most), _plain(machine, free & ~first, count - most)
+    return None if taken is None or rest is None else taken | rest
 
 
 def _over_nodes(machine: Unit, free: int, count: int, *, full: bool) -> int | None:
     """Return CPUs spread evenly over the fewest NUMA nodes that hold them, near each other where there is a choice."""
-    parts = _with_rest(_rooms(machine.layout.numa, free, 1), free)
+    parts = _with_rest(_parts(machine.layout.numa, free), free)
     if free.bit_count() < count:
         return None  # of what full cores leave
     parts.sort(key=lambda part: (-part.bit_count(), part & -part))
@@ -210,7 +202,7 @@ def _over_nodes(machine: Unit, free: int, count: int, *, full: bool) -> int | No
         room += parts[number].bit_count()
         number += 1
     if number <= 1:
-        return _in_one(machine, _rooms(parts, free, count), count, full=full)
+        return _in_one(machine, parts, count, full=full)
     return _over(machine, _near(machine, parts, number, count, full=full), count, full=full)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from dataclasses import replace
+from itertools import accumulate, combinations, product
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import CpuSet, union
 from nodecpu.policy.picker import Unit, build_units, pick
 from nodecpu.policy.wishes import NO_WISHES, Picked, Spread, Wishes, pick_by
-from nodecpu.topology.model import Topology
+from nodecpu.topology.model import Group, Topology
 from tests.unit.policy.machines import Shape, build_topology
 
 SHAPES = (
@@ -22,7 +23,31 @@ SHAPES = (
     Shape(sockets=2, nodes=1, cores=4, threads=1, l3_cores=2),
     Shape(nodes=3, cores=2, threads=1),
 )
-MACHINES: Sequence[tuple[Topology, Unit]] = [(t, build_units(t)) for t in map(build_topology, SHAPES)]
+
+
+def of_cores(*sizes: int) -> Topology:
+    """Return a machine of one node whose cores have so many threads: siblings can be offline, small cores have one."""
+    topology = build_topology(Shape(cores=sum(sizes), threads=1))
+    ends = [*accumulate(sizes)]
+    cores = tuple(
+        Group(id=i, label=str(i), cpus=CpuSet(range(end - size, end)))
+        for i, (size, end) in enumerate(zip(sizes, ends, strict=True))
+    )
+    return replace(topology, cores=cores, clusters=(), l2=cores)
+
+
+MIXED = (of_cores(4, 2, 2, 1), of_cores(3, 2, 2), of_cores(4, 1, 1, 2), of_cores(3, 4, 2, 3))
+
+
+def of_caches(*caches: str) -> Topology:
+    """Return n4c16's kind of machine, two nodes of four CPUs, with these L3 caches: they may cross nodes or be few."""
+    topology = build_topology(Shape(nodes=2, cores=2, threads=2))
+    l3 = tuple(Group(id=i, label=str(i), cpus=CpuSet.parse(text)) for i, text in enumerate(caches))
+    return replace(topology, l3=l3)
+
+
+ODD = (of_caches("0-1,4-5", "2-3,6-7"), of_caches("0-1,4-7", "2-3"), of_caches("0-5"), of_caches())
+MACHINES: Sequence[tuple[Topology, Unit]] = [(t, build_units(t)) for t in (*map(build_topology, SHAPES), *MIXED, *ODD)]
 
 Groups = Sequence[CpuSet]
 
@@ -96,6 +121,29 @@ def test_full_cores_are_found_whenever_there_are_any(case: tuple[Topology, Unit,
     agrees(case, answer(case, Wishes(full_cores=True)), lambda cpus: is_whole(topology, cpus))
 
 
+@given(st.sampled_from(MIXED), st.data())
+def test_most_large_cores_are_taken_where_the_picker_would_break_one(topology: Topology, data: st.DataObject) -> None:
+    """K2: of cores that differ in size."""
+    machine = build_units(topology)
+    cores = data.draw(st.lists(st.sampled_from(cores_of(topology)), min_size=2, unique=True))
+    free = union(cores)
+    count = data.draw(st.integers(1, len(free)))
+    found = pick_by(machine, free, count, Wishes(full_cores=True))
+    plain = pick(machine, free, count)
+    assert found is not None
+    assert plain is not None
+    if is_whole(topology, plain):
+        assert found.cpus == plain
+    elif not found.missed:
+        choices = [one for n in range(1, len(cores) + 1) for one in combinations(cores, n) if len(union(one)) == count]
+        assert sizes(found.cpus, topology) == max(sorted((len(c) for c in one), reverse=True) for one in choices)
+
+
+def sizes(cpus: CpuSet, topology: Topology) -> list[int]:
+    """Return the sizes of the cores that these CPUs are, the largest first."""
+    return sorted((len(core) for core in cores_of(topology) if core <= cpus), reverse=True)
+
+
 @given(cases())
 def test_one_cache_is_found_whenever_one_has_room(case: tuple[Topology, Unit, CpuSet, int]) -> None:
     """K2, C10."""
@@ -135,11 +183,77 @@ def test_spread_over_nodes_is_even_over_the_fewest(case: tuple[Topology, Unit, C
     assert (len(found), evenness(found)) == least
 
 
+WIDE = [build_topology(Shape(sockets=s, nodes=n, cores=c)) for s, n, c in ((2, 3, 2), (3, 2, 2), (1, 4, 3), (4, 2, 1))]
+
+
+def nodes_by_rule(topology: Topology, free: CpuSet, count: int) -> list[CpuSet]:
+    """Return what is free of the nodes to spread over, in the order in which they bear what is odd."""
+    parts = sorted((node & free for node in nodes_of(topology)), key=lambda part: -len(part))
+    number = next(n for n in range(1, len(parts) + 1) if sum(map(len, parts[:n])) >= count)
+    enough = [part for part in parts if len(part) >= -(-count // number)]
+    if len(enough) < number:
+        return parts[:number]
+    packages = [[part for part in enough if part <= package.cpus] for package in topology.packages]
+    inside = min((few for few in packages if len(few) >= number), key=len, default=enough)
+    return sorted(inside, key=lambda part: (len(part), part.first()))[:number]
+
+
+def evenly(rooms: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return the amounts of ``count`` that are the most even, what is odd in front: of all that there are."""
+    choices = [one for one in product(*(range(room + 1) for room in rooms)) if sum(one) == count]
+    least = min(evenness([*one]) for one in choices)
+    return max(one for one in choices if evenness([*one]) == least)
+
+
+@given(st.sampled_from(WIDE), st.data())
+def test_nodes_are_of_one_socket_where_that_has_enough_and_the_first_bear_what_is_odd(
+    topology: Topology, data: st.DataObject
+) -> None:
+    """K2: of several sockets the one with the fewest such nodes, of these the smallest that have an even share."""
+    machine = build_units(topology)
+    free = data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=2).map(CpuSet))
+    count = data.draw(st.integers(1, len(free)))
+    found = pick_by(machine, free, count, Wishes(spread=Spread.NUMA))
+    assert found is not None
+    parts = nodes_by_rule(topology, free, count)
+    if len(parts) == 1:
+        plain = pick(machine, free, count)
+        assert plain is not None
+        assert len(touched(found.cpus, nodes_of(topology))) == 1
+        assert found.cpus == plain or len(touched(plain, nodes_of(topology))) > 1
+        return
+    amounts = evenly([len(part) for part in parts], count)
+    taken = [pick(machine, part, amount) for part, amount in zip(parts, amounts, strict=True)]
+    assert [found.cpus & part for part in parts] == taken
+
+
 @given(cases())
-def test_spread_over_caches_is_even_over_as_many_as_can_be(case: tuple[Topology, Unit, CpuSet, int]) -> None:
+def test_of_caches_the_first_bear_what_is_odd_and_whole_cores_are_spread_as_such(
+    case: tuple[Topology, Unit, CpuSet, int],
+) -> None:
     """C10."""
     topology, _, free, count = case
     caches = caches_of(topology)
+    parts = [part for part in (*(cache & free for cache in caches), free - union(caches)) if part]
+    found = answer(case, Wishes(spread=Spread.L3)).cpus
+    assert [len(found & part) for part in parts] == [*evenly([len(part) for part in parts], count)]
+    threads = {len(core) for core in cores_of(topology)}
+    whole = [union(core for core in cores_of(topology) if core <= part) for part in parts]
+    [step] = threads if len(threads) == 1 else [0]
+    if step and count % step == 0 and sum(map(len, whole)) >= count:
+        full = answer(case, Wishes(spread=Spread.L3, full_cores=True))
+        assert full.missed == ()
+        whole = [part for part in whole if part]
+        expected = evenly([len(part) // step for part in whole], count // step)
+        assert [len(full.cpus & part) // step for part in whole] == [*expected]
+
+
+@given(cases())
+def test_spread_over_caches_is_even_over_as_many_as_can_be(case: tuple[Topology, Unit, CpuSet, int]) -> None:
+    """C10: CPUs without a known cache are one more place."""
+    topology, _, free, count = case
+    caches = caches_of(topology)
+    caches = [*caches, topology.online - union(caches)]
     found = touched(answer(case, Wishes(spread=Spread.L3)).cpus, caches)
     assert evenness(found) == min(evenness(touched(one, caches)) for one in subsets(free, count))
 
@@ -154,6 +268,7 @@ def test_whatever_is_wished_the_amount_is_picked(
     """K2: also of wishes that contradict each other; more than is free is None."""
     wishes = Wishes(full_cores=full, spread=spread, same_l3=same)
     found = answer(case, wishes)
+    assert set(found.missed) <= {"full cores", "one L3 cache"}
     if "full cores" not in found.missed and full:
         assert is_whole(case[0], found.cpus)
     _, machine, free, _ = case
