@@ -72,8 +72,10 @@ lint: $(READY) ## style, types, and generated files that are up to date
 	done
 
 .PHONY: bench
-bench: $(READY) ## measure, and print the figures as a table
-	$(BIN)/python -m tests.bench
+BASE ?=
+bench: $(READY) ## measure, and print the figures as a table (minutes); BASE=revision compares that commit with the tree
+	mkdir -p build
+	$(BIN)/python -m tests.bench --json build/bench.json $(if $(BASE),--base $(BASE))
 
 MUTANTS_ARGS ?=
 

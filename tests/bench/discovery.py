@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodecpu.topology.sysfs import read_topology
-from tests.bench.measure import Figure, machine_tree, median_s
+from tests.bench.measure import Row, floor_of, machine_tree, measured, timed
 from tests.bench.picking import LARGE
 
 
-def figures() -> Iterator[Figure]:
-    """Yield the figure."""
+def rows() -> Iterator[Row]:
+    """Yield the row."""
     with machine_tree(LARGE) as root:
         files = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/topology/core_id"))
 
@@ -18,10 +18,10 @@ def figures() -> Iterator[Figure]:
             for file in files:
                 file.read_bytes()
 
-        yield Figure(
-            what=f"topology of {len(files)} CPUs",
-            measured_s=median_s(lambda: read_topology(root), rounds=5),
-            floor="one small file per CPU",
-            floor_s=median_s(one_file_each, rounds=5),
+        yield timed(
+            f"topology of {len(files)} CPUs",
+            [measured(lambda: read_topology(root), rounds=5)],
+            floor_of("one small file per CPU", measured(one_file_each, rounds=5)),
             target="≤ 4 ×",
+            limit=4,
         )

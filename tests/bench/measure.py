@@ -1,13 +1,18 @@
-"""Medians of repeated runs, and a figure as a row of the table."""
+"""Times of repeated work, and a figure as a row of the table and of the JSON.
+
+Each time is two: that of the clock, and the processor time of who did the work. The first is what counts, the second
+what can be trusted on a machine that others use as well.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,44 +22,166 @@ ROUNDS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """What was measured, in seconds, beside its floor; ``target`` in words."""
+class Took:
+    """What something took, in seconds."""
+
+    wall_s: float
+    cpu_s: float
+
+    def __add__(self, other: Took) -> Took:
+        return Took(wall_s=self.wall_s + other.wall_s, cpu_s=self.cpu_s + other.cpu_s)
+
+
+def median(times: Sequence[Took]) -> Took:
+    """Return the median of both times."""
+    return Took(
+        wall_s=statistics.median(one.wall_s for one in times), cpu_s=statistics.median(one.cpu_s for one in times)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What a figure is measured against, in the same units; ``cpu`` 0 is not known."""
 
     what: str
-    measured_s: float
-    floor: str
-    floor_s: float
-    target: str
+    value: float
+    cpu: float = 0.0
 
-    def row(self) -> str:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A figure: ``value`` is a median where there are several, ``cpu`` the processor time in it.
+
+    ``limit`` is the target as a number: of the ratio to the floor where there is a floor, else of the value itself.
+    ``target`` says it in words, ``peers`` what others take, as recorded elsewhere.
+    """
+
+    what: str
+    value: float
+    unit: str = "ms"
+    cpu: float = 0.0
+    p99: float | None = None
+    floor: Floor | None = None
+    target: str = ""
+    limit: float | None = None
+    peers: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the floor it is."""
+        return None if self.floor is None or not self.floor.value else self.value / self.floor.value
+
+    @property
+    def cpu_ratio(self) -> float | None:
+        """The same of the processor times."""
+        return None if self.floor is None or not self.floor.cpu or not self.cpu else self.cpu / self.floor.cpu
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether it is within the target; None without one."""
+        if self.limit is None:
+            return None
+        return (self.value if self.ratio is None else self.ratio) <= self.limit
+
+    def markdown(self) -> str:
         """Return the row of the table."""
-        ratio = self.measured_s / self.floor_s
-        floor = f"{_time(self.floor_s)} ({self.floor})"
-        return f"| {self.what} | {_time(self.measured_s)} | {floor} | {ratio:.1f} | {self.target} |"
+        floor = self.floor
+        cells = (
+            self.what,
+            f"{number(self.value)} {self.unit}".rstrip(),
+            number(self.p99),
+            number(self.cpu or None),
+            "" if floor is None else f"{number(floor.value)} ({floor.what})",
+            "" if self.ratio is None else f"{self.ratio:.2f}",
+            "" if self.cpu_ratio is None else f"{self.cpu_ratio:.2f}",
+            self.target,
+            {None: "", True: "yes", False: "**no**"}[self.is_met],
+            self.peers,
+        )
+        return f"| {' | '.join(cells)} |"
+
+    def json(self) -> dict[str, object]:
+        """Return it as JSON has it."""
+        floor = self.floor
+        return {
+            "what": self.what,
+            "value": self.value,
+            "unit": self.unit,
+            "p99": self.p99,
+            "cpu": self.cpu or None,
+            "floor": None if floor is None else {"what": floor.what, "value": floor.value, "cpu": floor.cpu or None},
+            "ratio": self.ratio,
+            "cpu ratio": self.cpu_ratio,
+            "target": self.target,
+            "met": self.is_met,
+            "peers, recorded": self.peers,
+        }
+
+
+HEAD = (
+    "| what | median | p99 | processor | floor | ratio | of processor | target | met | peers, recorded |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def number(value: float | None) -> str:
+    """Return a number with three digits that count; nothing for None."""
+    if not value:
+        return "" if value is None else "0"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def timed(
+    what: str,
+    times: Sequence[Took],
+    floor: Floor | None = None,
+    *,
+    target: str = "",
+    limit: float | None = None,
+    peers: str = "",
+) -> Row:
+    """Return the row of repeated times, in milliseconds."""
+    middle, slowest = median(times), sorted(one.wall_s for one in times)[math.ceil(len(times) * 0.99) - 1]
+    return Row(
+        what=what,
+        value=middle.wall_s * 1e3,
+        cpu=middle.cpu_s * 1e3,
+        p99=slowest * 1e3,
+        floor=floor,
+        target=target,
+        limit=limit,
+        peers=peers,
+    )
+
+
+def floor_of(what: str, took: Took) -> Floor:
+    """Return a floor, in milliseconds."""
+    return Floor(what=what, value=took.wall_s * 1e3, cpu=took.cpu_s * 1e3)
+
+
+def measured(work: Callable[[], object], *, rounds: int = ROUNDS) -> Took:
+    """Return the median of one call in this thread, after one that does not count."""
+    work()
+    gc.collect()
+    times = []
+    for _ in range(rounds):
+        start, own = time.perf_counter(), time.thread_time()
+        work()
+        times.append(Took(wall_s=time.perf_counter() - start, cpu_s=time.thread_time() - own))
+    return median(times)
+
+
+@contextlib.contextmanager
+def memory_directory() -> Iterator[Path]:
+    """Yield a directory with a short path, in memory where that can be."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="nodecpu-") as directory:
+        yield Path(directory)
 
 
 @contextlib.contextmanager
 def machine_tree(text: str) -> Iterator[Path]:
     """Yield a directory with the files of a made-up machine: 100,000 small ones, so in memory where that can be."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
-        write_machine(parse_machine(text), Path(directory))
-        yield Path(directory)
-
-
-def median_s(work: Callable[[], object], *, rounds: int = ROUNDS) -> float:
-    """Return the median time of one call, after one that does not count."""
-    work()
-    gc.collect()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def _time(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.2f} us"
+    with memory_directory() as directory:
+        write_machine(parse_machine(text), directory)
+        yield directory

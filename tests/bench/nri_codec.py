@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from nodecpu.nri.mux import PLUGIN_CONN, Mux
 from nodecpu.nri.ttrpc import Request, Ttrpc
 from nodecpu.proto import nri_pb2, ttrpc_pb2
-from tests.bench.measure import Figure, median_s
+from tests.bench.measure import Floor, Row, measured
 
 CALLS = 200
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 
 
-def figures() -> Iterator[Figure]:
-    """Yield the figure."""
+def rows() -> Iterator[Row]:
+    """Yield the row."""
     payload = _payload()
     answer = nri_pb2.CreateContainerResponse()
     answer.adjust.linux.resources.cpu.cpus = "4-5"
@@ -42,12 +42,11 @@ def figures() -> Iterator[Figure]:
             nri_pb2.CreateContainerRequest.FromString(request.payload)
             ttrpc_pb2.Response(payload=sent).SerializeToString()
 
-    yield Figure(
-        what=f"NRI call of {len(payload)} bytes and its answer",
-        measured_s=median_s(through_the_codecs) / CALLS,
-        floor="protobuf alone",
-        floor_s=median_s(by_protobuf_alone) / CALLS,
-        target="–",
+    yield Row(
+        what=f"NRI call of {len(payload)} bytes and its answer through the codecs",
+        value=measured(through_the_codecs).cpu_s / CALLS * 1e6,
+        unit="µs",
+        floor=Floor(what="protobuf alone", value=measured(by_protobuf_alone).cpu_s / CALLS * 1e6),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from nodecpu.cpuset import CpuSet
 from nodecpu.policy.picker import build_units, pick
 from nodecpu.topology.sysfs import read_topology
-from tests.bench.measure import Figure, machine_tree, median_s
+from tests.bench.measure import Floor, Row, machine_tree, measured
 
 LARGE = "8 sockets, 4 nodes, 64 cores, 2 threads"
 SMALL = "1 sockets, 2 nodes, 16 cores, 2 threads"
@@ -16,18 +16,25 @@ PAIRS = 500
 SEED = 4096
 
 
-def figures() -> Iterator[Figure]:
-    """Yield the figure."""
-    small = median_s(_pairs(SMALL, largest=16), rounds=7) / PAIRS
-    yield Figure(
+def rows() -> Iterator[Row]:
+    """Yield the rows."""
+    small = measured(_pairs(SMALL, largest=16), rounds=7).cpu_s / PAIRS * 1e6
+    yield Row(
         what="pick and release, 64 CPUs",
-        measured_s=small,
-        floor="20,000 pairs a second",
-        floor_s=1 / 20_000,
-        target="≤ 1 ×",
+        value=small,
+        unit="µs",
+        target="≥ 20,000 a second",
+        limit=50,
     )
-    large = median_s(_pairs(LARGE, largest=64), rounds=7) / PAIRS
-    yield Figure(what="pick and release, 4096 CPUs", measured_s=large, floor="64 CPUs", floor_s=small, target="≤ 4 ×")
+    large = measured(_pairs(LARGE, largest=64), rounds=7).cpu_s / PAIRS * 1e6
+    yield Row(
+        what="pick and release, 4096 CPUs",
+        value=large,
+        unit="µs",
+        floor=Floor(what="64 CPUs", value=small),
+        target="≤ 4 ×",
+        limit=4,
+    )
 
 
 def _pairs(machine: str, *, largest: int) -> Callable[[], None]:
