@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from tests.soak.run import Report, soak
 
@@ -13,9 +13,10 @@ def main(events: int, seed: int) -> int:
     workers = min(os.cpu_count() or 1, 8)
     with ProcessPoolExecutor(workers) as pool:
         share = -(-events // workers)
-        reports: list[Report] = list(pool.map(soak, [share] * workers, range(seed, seed + workers)))
-    for report in reports:
-        print(report.text())  # noqa: T201
+        reports: list[Report] = []
+        for one in as_completed([pool.submit(soak, share, seed + number) for number in range(workers)]):
+            reports.append(one.result())
+            print(reports[-1].text(), flush=True)  # noqa: T201
     print(f"{sum(report.events.total() for report in reports)} events, 0 violations")  # noqa: T201
     return 0
 

@@ -194,6 +194,8 @@ class Life:
         except NodeCpuError:
             return
         self.runtime.apply(updates)
+        if self.runtime.loses_updates:
+            self.adrift.add(container_id)  # what it was narrowed to has not reached it yet
         placement = self.node.service.books.placement(container_id)
         own = [one.placement for one in updates if one.container_id == container_id]
         _require(placement is None or [one.cpus for one in own] == [placement.cpus], "an update lost its own entry")
