@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from nodecpu.cpuset import CpuSet
 from nodecpu.ids import ClaimUID, ContainerID
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.ledger import Ledger
@@ -37,6 +38,7 @@ class Books:
         self.pending = Pending()
         self.changed: Callable[[], None] = lambda: None
         self.exported: Callable[[], None] = lambda: None
+        self.records: dict[ContainerID, CpuSet] = {}  # what the runtime last told of a container's cpuset
         self._store = store
 
     def enact(self, change: Change) -> None:
@@ -45,6 +47,7 @@ class Books:
         flipped = self.ledger.apply(change)
         for container_id in change.drop_containers:
             self.pending.forget(container_id)
+            self.records.pop(container_id, None)
         for update in shared_updates(self.ledger, change, flipped):
             self.pending.want(update)
         self.changed()

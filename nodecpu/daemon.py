@@ -26,7 +26,7 @@ from nodecpu import log
 from nodecpu.admin.machine import machine_of
 from nodecpu.admin.server import AdminServer
 from nodecpu.admin.state import Links, LinkState, NodeState, TrialRow
-from nodecpu.admin.view import Surroundings, finding_states, node_state
+from nodecpu.admin.view import Surroundings, enforcement_state, finding_states, node_state
 from nodecpu.arrangement import Arrangement, arrange
 from nodecpu.aside import Aside, AsideClaims, AsideRuntime
 from nodecpu.claims import Claims, Doors
@@ -569,7 +569,9 @@ class Daemon:
         counters, refusals = self._counters.state(), self._counters.last_refusals.all
         state = node_state(self._service.books, self._surroundings, self._links(), counters, refusals)
         findings = finding_states(self._preflight.findings)
-        return msgspec.structs.replace(state, preflight=findings, aside=self._aside.reason)
+        runtime = self._plugin.runtime
+        enforcement = enforcement_state(self._audit, unasked=runtime is not None and runtime.safe_unsolicited)
+        return msgspec.structs.replace(state, preflight=findings, aside=self._aside.reason, enforcement=enforcement)
 
     def _metrics(self) -> bytes:
         return render(self._state(), compatible=self._config.metrics.compatible_names)

@@ -28,14 +28,17 @@ CLAIM_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 class Counters:
     """What happened since the start.
 
-    ``annotations`` without effect go by reason, ``repairs`` by cause, ``refusals`` by the error's code; the last of
-    them are kept whole, in ``last_refusals``. ``prepares`` and ``unprepares`` go by result, success or error.
+    ``annotations`` without effect go by reason, ``repairs`` and ``drifts`` by cause, ``refusals`` by the error's code;
+    the last of them are kept whole, in ``last_refusals``. ``prepares`` and ``unprepares`` go by result, success or
+    error.
     """
 
     __slots__ = (
         "annotations",
         "claim_cpus",
+        "drifts",
         "forged_claims",
+        "given_up",
         "gone_claims",
         "last_refusals",
         "late_containers",
@@ -49,11 +52,13 @@ class Counters:
 
     def __init__(self) -> None:
         self.forged_claims = 0
+        self.given_up = 0
         self.gone_claims = 0
         self.late_containers = 0
         self.nri_reconnects = 0
         self.annotations: Counter[str] = Counter()
         self.repairs: Counter[str] = Counter()
+        self.drifts: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.last_refusals = Refusals()
         self.prepares: Counter[str] = Counter()
@@ -70,11 +75,13 @@ class Counters:
         """Return the present counts."""
         return CounterState(
             forged_claims=self.forged_claims,
+            given_up=self.given_up,
             gone_claims=self.gone_claims,
             late_containers=self.late_containers,
             nri_reconnects=self.nri_reconnects,
             annotations=dict(self.annotations),
             repairs=dict(self.repairs),
+            drifts=dict(self.drifts),
             refusals=dict(self.refusals),
             prepares=dict(self.prepares),
             unprepares=dict(self.unprepares),
@@ -116,6 +123,7 @@ FAMILIES: Final = (
         kind="gauge",
         help="Containers whose cpuset in the kernel is another than the books have.",
     ),
+    Family(name="nodecpu_strangers", kind="gauge", help="Containers that the runtime has not told of."),
     Family(
         name="nodecpu_shared_load_mcpu", kind="gauge", help="What shared containers ask for, in thousandths of a CPU."
     ),
@@ -130,6 +138,13 @@ FAMILIES: Final = (
     Family(name="nodecpu_claim_cpus", kind="histogram", help="CPUs of each claim that was given some."),
     Family(name="nodecpu_refusals", kind="counter", label="code", help="Requests refused, by error code."),
     Family(name="nodecpu_repairs", kind="counter", label="cause", help="Cpusets and quotas put right, by cause."),
+    Family(
+        name="nodecpu_drifts",
+        kind="counter",
+        label="cause",
+        help="Cpusets that others changed, by cause: parent, runtime, systemd, reset, unknown.",
+    ),
+    Family(name="nodecpu_given_up", kind="counter", help="Times that a cpuset was given up after repeated fights."),
     Family(
         name="nodecpu_late_containers", kind="counter", help="Containers found on the wrong CPUs at synchronisation."
     ),
@@ -207,6 +222,9 @@ def _values(state: NodeState) -> dict[str, _Value]:
         "nodecpu_claim_cpus": counts.claim_cpus,
         "nodecpu_refusals": counts.refusals,
         "nodecpu_repairs": counts.repairs,
+        "nodecpu_drifts": counts.drifts,
+        "nodecpu_given_up": float(counts.given_up),
+        "nodecpu_strangers": float(len(state.enforcement.strangers)),
         "nodecpu_late_containers": float(counts.late_containers),
         "nodecpu_nri_reconnects": float(counts.nri_reconnects),
         "nodecpu_forged_claims": float(counts.forged_claims),

@@ -228,6 +228,7 @@ class Service:
                 self._found(sandbox, container)
                 self.tell_pending()
             return
+        self.books.records[container.id] = container.cpus
         path = container.cgroups_path or known.path
         if known.state is not container.state or known.path != path:
             self.books.enact(Change(put_containers=(replace(known, state=container.state, path=path),)))
@@ -329,6 +330,11 @@ class Service:
     def pods(self) -> tuple[PodSpec, ...]:
         """The pods of this node as last seen."""
         return tuple(self._pods.values())
+
+    @property
+    def known_ids(self) -> frozenset[str]:
+        """The ids of all containers and sandboxes that the runtime has told of."""
+        return frozenset((*self.books.ledger.containers, *self._unproven, *self._sandboxes))
 
     @property
     def used_claims(self) -> frozenset[ClaimUID]:

@@ -152,16 +152,40 @@ class CounterState(Shape, frozen=True, kw_only=True):
     """What was counted since the daemon's start; the mappings go by reason, cause and error code."""
 
     forged_claims: int = 0
+    given_up: int = 0
     gone_claims: int = 0
     late_containers: int = 0
     nri_reconnects: int = 0
     annotations: dict[str, int] = {}
     repairs: dict[str, int] = {}
+    drifts: dict[str, int] = {}
     refusals: dict[str, int] = {}
     prepares: dict[str, int] = {}
     unprepares: dict[str, int] = {}
     prepare_s: HistogramState = HistogramState()
     claim_cpus: HistogramState = HistogramState()
+
+
+class DelayState(Shape, frozen=True, kw_only=True):
+    """How long a cpuset took from being sent until it was read back, in milliseconds."""
+
+    count: int = 0
+    last_ms: float = 0.0
+    worst_ms: float = 0.0
+
+
+class EnforcementState(Shape, frozen=True, kw_only=True):
+    """How cpusets are seen to.
+
+    ``unasked``: whether the runtime may be sent updates that answer no request. ``delays`` go by means: unasked (such
+    an update), written (systemd or the cgroup file). ``given_up`` are the ids of containers whose cpusets somebody else
+    keeps changing, ``strangers`` the cgroups of containers that the runtime has not told of.
+    """
+
+    unasked: bool = False
+    delays: dict[str, DelayState] = {}
+    given_up: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
 
 
 class RefusalState(Shape, frozen=True, kw_only=True):
@@ -204,6 +228,7 @@ class NodeState(Shape, frozen=True, kw_only=True):
     refusals: tuple[RefusalState, ...] = ()
     preflight: tuple[FindingState, ...] = ()
     aside: str = ""
+    enforcement: EnforcementState = EnforcementState()
 
 
 class Request(Shape, frozen=True, kw_only=True):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 from nodecpu import __version__
 from nodecpu.admin.state import (
     ClaimState,
     ContainerRow,
     CounterState,
+    DelayState,
+    EnforcementState,
     FindingState,
     Links,
     Machine,
@@ -22,10 +25,35 @@ from nodecpu.admin.state import (
 )
 from nodecpu.books import Books
 from nodecpu.cpuset import CpuSet
+from nodecpu.ids import ContainerID
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.shared import shared_cpus
 from nodecpu.preflight.finding import Finding
 from nodecpu.refusals import Refused
+
+
+class Delayed(Protocol):
+    """How long something took, in seconds."""
+
+    count: int
+    last_s: float
+    worst_s: float
+
+
+class Audited(Protocol):
+    """What the audit has found."""
+
+    @property
+    def delays(self) -> Mapping[str, Delayed]:
+        """By means."""
+
+    @property
+    def given_up(self) -> tuple[ContainerID, ...]:
+        """Containers whose cpusets are left to others."""
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Cgroups of containers that nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +121,18 @@ def results_of(claim: ClaimGrant) -> tuple[ResultState, ...]:
 def finding_states(findings: Iterable[Finding]) -> tuple[FindingState, ...]:
     """Return findings as they are shown."""
     return tuple(FindingState(check=f.check, grade=f.grade.value, seen=f.seen, remedy=f.remedy) for f in findings)
+
+
+def enforcement_state(audit: Audited, *, unasked: bool) -> EnforcementState:
+    """Return how cpusets are seen to, as it is shown."""
+    delays = {
+        means: DelayState(
+            count=delay.count, last_ms=round(delay.last_s * 1000, 1), worst_ms=round(delay.worst_s * 1000, 1)
+        )
+        for means, delay in audit.delays.items()
+        if delay.count
+    }
+    return EnforcementState(unasked=unasked, delays=delays, given_up=audit.given_up, strangers=audit.strangers)
 
 
 def _refusal(one: Refused) -> RefusalState:

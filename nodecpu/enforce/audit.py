@@ -3,7 +3,8 @@
 After a change the containers concerned are read again and again, at growing intervals, until they are as they should
 be. Now and then all are. Widening is done at once, narrowing when no reply has carried it for a period: by an update
 that answers no request where the runtime is known to survive one, else by writing the cgroup; what was written also
-rides on the next reply, so that the runtime's own record agrees.
+rides on the next reply, so that the runtime's own record agrees. Where somebody else writes again and again, writing
+past the replies is given up for a while, loudly.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nodecpu.cpuset import CpuSet
+from nodecpu.enforce.causes import WORDS, cause_of
 from nodecpu.enforce.cgroups import Cgroups
+from nodecpu.enforce.strangers import Strangers
 from nodecpu.ids import ContainerID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
+from nodecpu.policy.fights import PAUSE_S, Fights
+from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.pending import Seen, fulfils
 from nodecpu.policy.plan import Placement, Update
 from nodecpu.service import Service
@@ -64,6 +70,9 @@ class UnitCpusets(Protocol):
     async def set_cpuset(self, cgroups_path: str, placement: Placement) -> bool:
         """Set it until the scope ends; return whether that was taken. False at once where there is no scope."""
 
+    async def told(self, cgroups_path: str) -> CpuSet | None:
+        """Return the CPUs of a container's scope; None where there is no scope or systemd does not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
@@ -71,6 +80,19 @@ class Means:
 
     unasked: Unasked
     systemd: UnitCpusets
+
+
+@dataclass(slots=True)
+class Delay:
+    """How long it took from sending a cpuset past the replies until it was read back right, in seconds."""
+
+    count: int = 0
+    last_s: float = 0.0
+    worst_s: float = 0.0
+
+    def note(self, seconds: float) -> None:
+        """Take in one more."""
+        self.count, self.last_s, self.worst_s = self.count + 1, seconds, max(self.worst_s, seconds)
 
 
 class Audit:
@@ -89,8 +111,18 @@ class Audit:
         self.before_walk: Callable[[], Awaitable[None]] = _nothing
         self.after_walk: Callable[[], None] = lambda: None
         self.is_aside: Callable[[], bool] = lambda: False  # then nothing is changed past the replies
+        self.delays = {"unasked": Delay(), "written": Delay()}
+        self.strangers: tuple[str, ...] = ()
+        self._strangers = Strangers(cgroups.base)
+        self._fights = Fights()
+        self._contested: set[ContainerID] = set()  # changed by others, or not brought about by the last attempt
         self._kicked = asyncio.Event()
         self._since: dict[ContainerID, float] = {}  # when a pending container was first looked at, by the loop's clock
+
+    @property
+    def given_up(self) -> tuple[ContainerID, ...]:
+        """The containers whose cpusets are left to whoever changes them."""
+        return self._fights.given_up
 
     def kick(self) -> None:
         """Have pending containers looked at soon."""
@@ -136,11 +168,12 @@ class Audit:
                     self._service.observe(container_id, None)
                 continue
             if self._service.observe(container_id, seen):
+                self._settled(container_id)
                 continue
             is_new = container_id not in self._since  # the runtime may be at it: it writes CPUs, then memory nodes
             overdue = now - self._since.setdefault(container_id, now) >= self.period_s
             if overdue or (seen.cpus <= wanted.cpus and not is_new):
-                await self._mend(container_id, grant.path, seen, wanted)
+                await self._mend(grant, seen, wanted)
 
     def _is_lost(self, container_id: ContainerID, now: float) -> bool:
         """Return whether a container's cgroup could not be read for a whole period."""
@@ -152,51 +185,124 @@ class Audit:
             return True
         return self._cgroups.write(path, wanted.cpus, wanted.mems)
 
-    async def _mend(self, container_id: ContainerID, path: str, seen: Seen, wanted: Placement) -> None:
-        """Bring a cpuset about without a reply, and read it back; never while we stand aside (E2)."""
-        if self.is_aside():
+    async def _mend(self, grant: ContainerGrant, seen: Seen, wanted: Placement) -> None:
+        """Bring a cpuset about without a reply, and read it back; never while we stand aside (E2) or have given up."""
+        loop = asyncio.get_running_loop()
+        container_id, began = grant.id, loop.time()
+        if self.is_aside() or not self._fights.may_write(container_id, wanted, began):
             return
+        is_last = container_id in self._contested and self._fights.wrote(container_id, wanted, began)
+        means = "unasked"
         if not await self._unasked.update(Update(container_id=container_id, placement=wanted)):
             if self._service.books.pending.open.get(container_id) != wanted:
                 return  # changed its mind while we waited
-            if (now := self._probe.seen(path)) is not None and self._service.observe(container_id, now):
+            if (now := self._probe.seen(grant.path)) is not None and self._service.observe(container_id, now):
                 return  # it came about while we waited, and what is right is not written to
-            if not await self._write(path, wanted):
+            means, began = "written", loop.time()
+            if not await self._write(grant.path, wanted):
+                self._not_brought_about(grant, seen, wanted, is_last=is_last)
                 return
             self._service.books.pending.repeat(container_id, wanted)
         cause = "widened" if seen.cpus <= wanted.cpus else "overdue"
         self._counters.repairs[cause] += 1
         kv(_LOG, logging.INFO, "cpuset corrected", container_id=container_id, cpus=wanted.cpus, state=cause)
-        if (now := self._probe.seen(path)) is not None:
-            self._service.observe(container_id, now)
+        now = self._probe.seen(grant.path)
+        if now is not None and self._service.observe(container_id, now):
+            self._contested.discard(container_id)
+            self.delays[means].note(loop.time() - began)
+            seen = now
+        if is_last or now is None or not fulfils(now, wanted):
+            self._not_brought_about(grant, seen, wanted, is_last=is_last)
+
+    def _not_brought_about(self, grant: ContainerGrant, seen: Seen, wanted: Placement, *, is_last: bool) -> None:
+        """Note that somebody or something is against a cpuset; after the last attempt tell everybody."""
+        self._contested.add(grant.id)
+        if not is_last:
+            return
+        self._counters.given_up += 1
+        words = (
+            f"the cpuset of container {grant.name} is changed again and again by somebody else: it should be"
+            f" {wanted.cpus}, was found to be {seen.cpus}; left so for {PAUSE_S / 60:.0f} minutes"
+        )
+        kv(
+            _LOG,
+            logging.ERROR,
+            "cpuset given up after repeated fights",
+            pod=f"{grant.namespace}/{grant.pod}",
+            container=grant.name,
+            container_id=grant.id,
+            cpus=wanted.cpus,
+            hint="find out who else writes cpusets on this node: another NRI plugin, a CPU manager, a tuning daemon",
+        )
+        self._service.tell(grant, "CpusetContested", words)
+
+    def _settled(self, container_id: ContainerID) -> None:
+        self._contested.discard(container_id)
+        if self._fights.settle(container_id):
+            kv(_LOG, logging.INFO, "cpuset given up is right again", container_id=container_id)
 
     async def _walk(self) -> None:
         """Compare all containers with the books, and look for released claims whose containers are gone."""
         await self.before_walk()
         ids: Sequence[ContainerID] = tuple(self._service.books.ledger.containers)
         for start in range(0, len(ids), _BATCH):
-            for container_id in ids[start : start + _BATCH]:
-                self._compare(container_id)
+            adrift = [found for one in ids[start : start + _BATCH] if (found := self._compare(one)) is not None]
+            for grant, seen in adrift:
+                await self._tell_drift(grant, seen)
             await asyncio.sleep(0)
+        self._fights.keep(frozenset(ids), asyncio.get_running_loop().time())
+        self._contested &= set(ids)
+        await self._look_for_strangers()
         ledger = self._service.books.ledger
         self._service.release_over([uid for uid, claim in ledger.claims.items() if claim.released])
         if not self.is_aside():
             self._service.check_quotas()
         self.after_walk()
 
-    def _compare(self, container_id: ContainerID) -> None:
+    def _compare(self, container_id: ContainerID) -> tuple[ContainerGrant, Seen] | None:
+        """Return a container that was right and is not any more, with what it runs on now."""
         grant = self._service.books.ledger.containers.get(container_id)
         if grant is None or container_id in self._service.books.pending.open:
-            return
+            return None
         seen = self._probe.seen(grant.path)
-        if seen is not None and not self._service.observe(container_id, seen):
-            self._counters.repairs["drift"] += 1
-            kv(
-                _LOG,
-                logging.WARNING,
-                "cpuset differs from the books",
-                pod=f"{grant.namespace}/{grant.pod}",
-                container=grant.name,
-                container_id=container_id,
-                cpus=seen.cpus,
-            )
+        if seen is None or self._service.observe(container_id, seen):
+            return None
+        self._contested.add(container_id)
+        return grant, seen
+
+    async def _tell_drift(self, grant: ContainerGrant, seen: Seen) -> None:
+        books = self._service.books
+        wanted = books.placement(grant.id)
+        if wanted is None:
+            return
+        cause = await cause_of(
+            self._cgroups, self._systemd, grant.path, seen=seen, wanted=wanted, record=books.records.get(grant.id)
+        )
+        self._counters.repairs["drift"] += 1
+        self._counters.drifts[cause.value] += 1
+        kv(
+            _LOG,
+            logging.WARNING,
+            "cpuset differs from the books",
+            pod=f"{grant.namespace}/{grant.pod}",
+            container=grant.name,
+            container_id=grant.id,
+            cpus=seen.cpus,
+            state=WORDS[cause],
+        )
+
+    async def _look_for_strangers(self) -> None:
+        """Find containers that the runtime has told nothing of; told once each. Only while it is there to tell."""
+        if not self._service.is_synchronized:
+            return
+        before = self.strangers
+        self.strangers = await asyncio.to_thread(self._strangers.look, self._service.known_ids)
+        for place in self.strangers:
+            if place not in before:
+                kv(
+                    _LOG,
+                    logging.ERROR,
+                    "container that the runtime has not told of runs on whatever CPUs it likes",
+                    path=place,
+                    hint="delete its pod; if this comes again, restart the runtime when no container is being stopped",
+                )

@@ -55,6 +55,14 @@ class Cgroups:
             pass  # v1 has no such file
         return any(_has_processes(Path(directory)) for directory, _, _ in os.walk(where))
 
+    def configured(self, cgroups_path: str) -> CpuSet | None:
+        """Return the CPUs that are set in a container's cgroup, whether they have effect or not; None: unreadable."""
+        where = self._directory(cgroups_path)
+        try:
+            return None if where is None else CpuSet.parse((where / "cpuset.cpus").read_text())
+        except (OSError, ValueError):
+            return None
+
     def write(self, cgroups_path: str, cpus: CpuSet, mems: NodeSet) -> bool:
         """Write a container's cpuset; an empty set is left alone. Returns whether the kernel took it."""
         where = self._directory(cgroups_path)
@@ -82,6 +90,11 @@ class Cgroups:
                 continue
             return cpus or None
         return None
+
+    @property
+    def base(self) -> Path:
+        """The top of the cpuset hierarchy."""
+        return self._base
 
     def _directory(self, cgroups_path: str) -> Path | None:
         """Return the directory for a runtime's cgroups_path: ``slice:prefix:id`` of systemd, or a plain path."""

@@ -1,4 +1,4 @@
-"""Sets the cpuset of a container's scope through systemd, so that systemd's next write does not undo ours (shell; E1).
+"""Sets a container's cpuset through systemd, so that systemd's next write does not undo ours, and asks it (shell; E1).
 
 systemd writes its own value again at daemon-reload and at each change of a unit, so a value that only stands in the
 cgroup file is lost. Source: interfaces 6.3; systemd.resource-control(5), AllowedCPUs= (systemd 244 and later, v2 only).
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+from nodecpu.cpuset import CpuSet
 from nodecpu.enforce.cgroups import relative_directory
 from nodecpu.policy.plan import Placement
 
@@ -34,24 +35,37 @@ class Systemd:
         properties = [f"AllowedCPUs={placement.cpus}"]
         if placement.mems:
             properties.append(f"AllowedMemoryNodes={placement.mems}")
+        return await self._call("set-property", "--runtime", where.name, *properties) is not None
+
+    async def told(self, cgroups_path: str) -> CpuSet | None:
+        """Return the CPUs that systemd has for a container's scope; None where it has no scope or none are set."""
+        where = relative_directory(cgroups_path)
+        if where is None or not where.name.endswith(".scope") or not self._booted.is_dir():
+            return None
+        text = await self._call("show", "--property=AllowedCPUs", "--value", where.name)
+        try:
+            return CpuSet.parse(",".join((text or "").split())) or None
+        except ValueError:
+            return None
+
+    async def _call(self, *arguments: str) -> str | None:
+        """Return what the command prints; None if it fails or takes too long."""
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command,
-                "set-property",
-                "--runtime",
-                where.name,
-                *properties,
+                *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
             )
         except OSError:
-            return False
+            return None
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                return await process.wait() == 0
+                out, _ = await process.communicate()
+                return out.decode(errors="replace") if process.returncode == 0 else None
         except TimeoutError:
-            return False
+            return None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -24,6 +24,7 @@ def status_lines(state: NodeState) -> Iterator[str]:
         ("confirmed", _confirmed(state.containers)),
         ("counted", _counted(state)),
     ]
+    rows += _enforcement(state)
     if wrong := [one.grade for one in state.preflight if one.grade in ("failed", "warning")]:
         rows.append(("preflight", f"{_by(len(wrong), wrong)}; see nodecpu check"))
     if state.aside:
@@ -112,6 +113,22 @@ def _confirmed(containers: Iterable[ContainerRow]) -> str:
     return f"{text}, {len(wrong)} do not" if wrong else text
 
 
+def _enforcement(state: NodeState) -> Iterator[tuple[str, str]]:
+    """Yield what there is to say of how cpusets are seen to."""
+    found = state.enforcement
+    if found.delays:
+        told = (
+            f"{name} {delay.last_ms:g} ms (worst {delay.worst_ms:g}, {delay.count} times)"
+            for name, delay in sorted(found.delays.items())
+        )
+        yield "delays", ", ".join(told)
+    names = {c.id: pod_container(c) for c in state.containers}
+    if found.given_up:
+        yield "given up", f"somebody else changes {', '.join(names.get(one, one) for one in found.given_up)}"
+    if found.strangers:
+        yield "unknown", f"the runtime has not told of {', '.join(found.strangers)}"
+
+
 def _counted(state: NodeState) -> str:
     counts = state.counters
     parts = [
@@ -119,6 +136,7 @@ def _counted(state: NodeState) -> str:
         (counts.late_containers, "late container"),
         (counts.nri_reconnects, "runtime reconnect"),
         (sum(counts.repairs.values()), "repair"),
+        (counts.given_up, "lost fight"),
         (sum(counts.refusals.values()), "refusal"),
     ]
     return ", ".join(counted(number, what) for number, what in parts if number) or "nothing out of the ordinary"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import shutil
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from nodecpu.admin.view import enforcement_state
 from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.enforce.audit import Audit, Means
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.systemd import Systemd
+from nodecpu.log import LineFormatter
 from nodecpu.policy.facts import ContainerState
+from nodecpu.policy.fights import MOST
 from nodecpu.policy.plan import Update
+from nodecpu.reports import Subject
 from tests.node import Node, PodShape, Scene, claim, scene_in_memory
 
 NODE_2 = "cpudevnuma002"
@@ -188,3 +194,121 @@ def test_a_runtime_that_is_just_applying_a_reply_is_not_overtaken(scene: Scene) 
         assert [str(update.placement.cpus) for update in unasked.sent] == ["8-11"]
 
     play(scene, story, is_safe=True)
+
+
+async def walked(audit: Audit, times: int) -> None:
+    """Return after so many walks more."""
+    for _ in range(times):
+        event = asyncio.Event()
+        audit.after_walk = event.set
+        await event.wait()
+
+
+@dataclass
+class Told:
+    """What was reported."""
+
+    reports: list[tuple[str, str]] = field(default_factory=list)
+
+    def report(self, subject: Subject, reason: str, message: str) -> None:
+        self.reports.append((reason, message))
+
+
+def fighting(kernel: Kernel) -> list[CpuSet]:
+    """Have somebody else undo each write at once; return what is written, as it grows."""
+    written: list[CpuSet] = []
+    write = kernel.write
+
+    def fought(cgroups_path: str, cpus: CpuSet, mems: NodeSet) -> bool:
+        written.append(cpus)
+        taken = write(cgroups_path, cpus, mems)
+        kernel.become(cgroups_path, CpuSet.parse("0-15"))
+        return taken
+
+    kernel.write = fought  # type: ignore[method-assign]  # this one kernel is not alone
+    return written
+
+
+def test_a_fight_is_given_up_loudly_and_replies_carry_the_wish_on(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E1, R7."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        told = node.service.reports = Told()
+        written = fighting(kernel)
+        kernel.become(C1, CpuSet.parse("0-15"))
+        while not audit.given_up:
+            await walked(audit, 1)
+        assert written == [CpuSet.parse("10-11")] * MOST
+        assert list(audit.given_up) == ["c1"]
+        assert node.counters.given_up == 1
+        ((reason, message),) = told.reports
+        assert reason == "CpusetContested"
+        assert "should be 10-11, was found to be 0-15" in message
+        await walked(audit, 3)
+        assert len(written) == MOST
+        assert caplog.text.count("cpuset given up after repeated fights") == 1
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        updates = node.service.create_container(pod.sandbox, pod.container("c2")).updates
+        assert [(one.container_id, str(one.placement.cpus)) for one in updates] == [("c1", "10-11")]
+        kernel.become(C1, CpuSet.parse("10-11"))
+        while audit.given_up:
+            await walked(audit, 1)
+        assert "cpuset given up is right again" in caplog.text
+
+    caplog.set_level(logging.INFO, "nodecpu")
+    play(scene, story, period_s=0.02)
+
+
+def test_drift_tells_its_likely_cause(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """E1: what the runtime has in its records came through it."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        pod = PodShape(number=1)
+        changed = replace(pod.container("c1"), cpus=CpuSet.parse("0-15"), state=ContainerState.RUNNING)
+        node.service.container_seen(pod.sandbox, changed)
+        kernel.become(C1, CpuSet.parse("0-15"))
+        while not node.counters.drifts:
+            await walked(audit, 1)
+        assert node.counters.drifts == {"runtime": 1}
+        assert 'state="by way of the runtime' in caplog.text
+
+    caplog.handler.setFormatter(LineFormatter(prefixed=False))
+    play(scene, story, is_safe=True, period_s=0.05)
+
+
+def test_a_container_that_nobody_told_of_is_found(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """E1, U58: by the walk, told once."""
+
+    async def story(_: Node, audit: Audit, kernel: Kernel, __: Unasked) -> None:
+        where = kernel.root / "kubepods" / "pod1234" / ("a" * 64)
+        where.mkdir(parents=True)
+        (where / "cgroup.events").write_text("populated 1\n")
+        await walked(audit, 4)
+        assert list(audit.strangers) == [f"/kubepods/pod1234/{'a' * 64}"]
+        assert caplog.text.count("container that the runtime has not told of") == 1
+        shutil.rmtree(where)
+        await walked(audit, 2)
+        assert list(audit.strangers) == []
+
+    play(scene, story, period_s=0.02)
+
+
+@pytest.mark.parametrize(("is_safe", "means"), [(True, "unasked"), (False, "written")])
+def test_delay_from_sending_to_reading_back_is_measured(scene: Scene, *, is_safe: bool, means: str) -> None:
+    """E1: shown in the status."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        await node.claims.unprepare(claim(1).uid)
+        audit.kick()
+        await kernel.changed.wait()
+        await walked(audit, 1)
+        assert {name: delay.count for name, delay in audit.delays.items() if delay.count} == {means: 1}
+        assert 0 <= audit.delays[means].last_s == audit.delays[means].worst_s
+        shown = enforcement_state(audit, unasked=is_safe)
+        assert shown.unasked is is_safe
+        assert list(shown.delays) == [means]
+
+    play(scene, story, is_safe=is_safe, period_s=0.05)

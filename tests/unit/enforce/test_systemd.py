@@ -57,3 +57,14 @@ def test_without_scope_or_systemd_nothing_is_set(tmp_path: Path, path: str, boot
 def test_a_command_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     systemd = Systemd(command=str(tmp_path / "missing"), booted=tmp_path)
     assert not asyncio.run(systemd.set_cpuset(SCOPE, WANTED))
+
+
+@pytest.mark.parametrize(
+    ("said", "cpus"),
+    [("0-1 4", "0-1,4"), ("0-1,4", "0-1,4"), ("", None), ("[unset]", None)],
+)
+def test_systemd_tells_what_it_would_write(tmp_path: Path, said: str, cpus: str | None) -> None:
+    """E1, U74: so that a reload can be told from others."""
+    systemd = Systemd(command=str(script(tmp_path, f"echo '{said}'")), booted=tmp_path)
+    assert asyncio.run(systemd.told(SCOPE)) == (None if cpus is None else CpuSet.parse(cpus))
+    assert asyncio.run(systemd.told("/kubepods/besteffort/pod1/abc")) is None
