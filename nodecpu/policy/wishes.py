@@ -88,12 +88,12 @@ def _weaker(wishes: Wishes) -> Iterator[tuple[Wishes, tuple[str, ...]]]:
 
 def _pick(machine: Unit, free: int, count: int, wishes: Wishes) -> int | None:
     full = wishes.full_cores
-    if wishes.conflict:
+    if full:
+        free = _whole(machine, free)
+    if wishes.conflict or free.bit_count() < count:
         return None
     if not count:
         return 0
-    if full:
-        free = _whole(machine, free)
     if wishes.same_l3:
         inside = _parts(machine.layout.l3, free)
         return _in_one(machine, inside, count, full=full, spread=wishes.spread is Spread.CORES)
@@ -194,8 +194,6 @@ def _over_cores(machine: Unit, free: int, count: int) -> int | None:
 def _over_nodes(machine: Unit, free: int, count: int, *, full: bool) -> int | None:
     """Return CPUs spread evenly over the fewest NUMA nodes that hold them, near each other where there is a choice."""
     parts = _with_rest(_parts(machine.layout.numa, free), free)
-    if free.bit_count() < count:
-        return None  # of what full cores leave
     parts.sort(key=lambda part: (-part.bit_count(), part & -part))
     number, room = 0, 0
     while room < count:
@@ -238,18 +236,21 @@ def _over(machine: Unit, parts: Sequence[int], count: int, *, full: bool) -> int
     amounts = [number * step for number in _evenly(rooms, whole)]
     taken = 0
     for part, amount in zip(parts, amounts, strict=True):
-        more = odd if part.bit_count() - amount >= odd else 0
-        got = _take(machine, part, amount + more, full=full)
+        # What is odd is a small core's: it is where one of the parts has such a core.
+        got = _take(machine, part, amount + odd, full=full)
+        if got is None:
+            got = _take(machine, part, amount, full=full)
+        else:
+            odd = 0
         if got is None:
             return None
-        odd -= more
         taken |= got
     return None if odd else taken
 
 
 def _evenly(rooms: Sequence[int], count: int) -> list[int]:
     """Return amounts within ``rooms`` whose sum is ``count``, as even as can be; the sum of the rooms is enough."""
-    amounts = [0] * len(rooms)
+    amounts = list(rooms)
     open_rooms = sorted(range(len(rooms)), key=lambda i: rooms[i])
     for place, i in enumerate(open_rooms):
         left = len(open_rooms) - place
@@ -260,9 +261,9 @@ def _evenly(rooms: Sequence[int], count: int) -> list[int]:
 
 
 def _to_the_front(amounts: list[int], rooms: Sequence[int]) -> list[int]:
-    top = max(amounts, default=0)
+    top = max(amounts)
     high = sum(amount == top for amount in amounts)
-    able = [i for i, room in enumerate(rooms) if room >= top and amounts[i] >= top - 1]
+    able = [i for i, room in enumerate(rooms) if room >= top]
     for place, i in enumerate(able):
         amounts[i] = top if place < high else top - 1
     return amounts

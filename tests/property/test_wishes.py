@@ -186,11 +186,14 @@ def test_spread_over_nodes_is_even_over_the_fewest(case: tuple[Topology, Unit, C
 WIDE = [build_topology(Shape(sockets=s, nodes=n, cores=c)) for s, n, c in ((2, 3, 2), (3, 2, 2), (1, 4, 3), (4, 2, 1))]
 
 
-def nodes_by_rule(topology: Topology, free: CpuSet, count: int) -> list[CpuSet]:
-    """Return what is free of the nodes to spread over, in the order in which they bear what is odd."""
+def nodes_by_rule(topology: Topology, free: CpuSet, count: int, step: int = 1) -> list[CpuSet]:
+    """Return what is free of the nodes to spread over, in the order in which they bear what is odd.
+
+    ``step``: shares are multiples of it.
+    """
     parts = sorted((node & free for node in nodes_of(topology)), key=lambda part: -len(part))
     number = next(n for n in range(1, len(parts) + 1) if sum(map(len, parts[:n])) >= count)
-    enough = [part for part in parts if len(part) >= -(-count // number)]
+    enough = [part for part in parts if len(part) >= -(-count // (number * step)) * step]
     if len(enough) < number:
         return parts[:number]
     packages = [[part for part in enough if part <= package.cpus] for package in topology.packages]
@@ -225,6 +228,27 @@ def test_nodes_are_of_one_socket_where_that_has_enough_and_the_first_bear_what_i
     amounts = evenly([len(part) for part in parts], count)
     taken = [pick(machine, part, amount) for part, amount in zip(parts, amounts, strict=True)]
     assert [found.cpus & part for part in parts] == taken
+
+
+@given(st.sampled_from(WIDE), st.data())
+def test_whole_cores_are_spread_over_nodes_as_such(topology: Topology, data: st.DataObject) -> None:
+    """K2: the same rule, in cores."""
+    machine = build_units(topology)
+    free = data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=2).map(CpuSet))
+    whole = union(core for core in cores_of(topology) if core <= free)
+    count = data.draw(st.integers(1, len(free)))
+    found = pick_by(machine, free, count, Wishes(spread=Spread.NUMA, full_cores=True))
+    assert found is not None
+    assert (found.missed == ()) == (count % 2 == 0 and count <= len(whole))
+    if found.missed:
+        return
+    parts = nodes_by_rule(topology, whole, count, 2)
+    assert is_whole(topology, found.cpus)
+    if len(parts) == 1:
+        assert len(touched(found.cpus, nodes_of(topology))) == 1
+        return
+    amounts = evenly([len(part) // 2 for part in parts], count // 2)
+    assert [len(found.cpus & part) // 2 for part in parts] == [*amounts]
 
 
 @given(cases())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nodecpu.cpuset import CpuSet
 from nodecpu.errors import NoCapacity
-from nodecpu.policy.picker import build_units
+from nodecpu.policy.picker import Unit, build_units
 from nodecpu.policy.rules import Rules
 from nodecpu.policy.wishes import Picked, Spread, Wishes, pick_by, whole_cores
+from nodecpu.topology.model import Group
 from tests.unit.policy.given import cpus, create
 from tests.unit.policy.machines import N4C16, Shape, books, build_topology
 
@@ -104,3 +107,60 @@ def test_exclusive_cpus_of_containers_are_spread_as_configured() -> None:
     spread = books(CACHES, rules=Rules(wishes=Wishes(spread=Spread.CORES)))
     given = create(spread, "a", mcpu=2000).exclusive
     assert len(whole_cores(spread.machine.units, given)) == 0
+
+
+def crossing() -> Unit:
+    """Return a machine whose two caches cross its two nodes: 0-1,4-5 and 2-3,6-7 over 0-3 and 4-7."""
+    topology = build_topology(Shape(nodes=2))
+    caches = tuple(Group(id=i, label=str(i), cpus=cpus(text)) for i, text in enumerate(("0-1,4-5", "2-3,6-7")))
+    return build_units(replace(topology, l3=caches))
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "wishes", "expected", "missed"),
+    [
+        pytest.param("0-7", 4, Wishes(same_l3=True), "0-1,4-5", (), id="the picker would take a node"),
+        pytest.param("0-3,6-7", 3, Wishes(same_l3=True), "2-3,6", (), id="the only one with enough"),
+        pytest.param("0-5,7", 3, Wishes(same_l3=True), "2-3,7", (), id="the smallest with enough"),
+        pytest.param(
+            "0-2,4,6", 3, Wishes(same_l3=True, full_cores=True), "0-1,4", ("full cores",), id="no whole cores in it"
+        ),
+        pytest.param("0-1,3-4,6", 3, Wishes(same_l3=True, spread=Spread.CORES), "0-1,4", (), id="threads of one cache"),
+        pytest.param("0,2,4,7", 3, Wishes(same_l3=True, spread=Spread.CORES), "0,2,4", ("one L3 cache",), id="of none"),
+    ],
+)
+def test_one_cache_on_a_machine_whose_caches_cross_its_nodes(
+    free: str, count: int, wishes: Wishes, expected: str, missed: tuple[str, ...]
+) -> None:
+    """K2, C10: such a cache is no unit of the picker's."""
+    assert pick_by(crossing(), cpus(free), count, wishes) == Picked(cpus=cpus(expected), missed=missed)
+
+
+def test_caches_with_too_little_count_as_surroundings() -> None:
+    """K1, K2: the picker decides among the caches that have enough, and keeps emptier surroundings for others."""
+    machine = build_units(build_topology(CACHES))
+    assert pick_by(machine, cpus("0-3,8-9,20-23"), 4, Wishes(same_l3=True)) == Picked(cpus=cpus("20-23"))
+
+
+def test_whole_cores_of_several_sizes_are_the_largest_that_make_up_the_amount() -> None:
+    """K2: siblings may be offline. The picker would break a core of three: 4 and 2 and 2 make 8, and 3 and 3 and 2."""
+    topology = build_topology(Shape(cores=15, threads=1))
+    texts = ("0-3", "4-6", "7-9", "10-11", "12-13", "14")
+    cores = tuple(Group(id=i, label=str(i), cpus=cpus(text)) for i, text in enumerate(texts))
+    machine = build_units(replace(topology, cores=cores, clusters=(), l2=cores))
+    assert pick_by(machine, cpus("0-13"), 8, Wishes(full_cores=True)) == Picked(cpus=cpus("0-3,10-13"))
+    assert pick_by(machine, cpus("0-3,7-9"), 5, Wishes(full_cores=True)) == Picked(
+        cpus=cpus("0-3,7"), missed=("full cores",)
+    )
+
+
+def test_small_core_is_where_one_of_the_caches_has_one() -> None:
+    """C10, K2: two large cores in one cache, a large and a small one in the other."""
+    shape = Shape(cores=4, threads=2, l3_cores=2, single_cores=(3,))
+    machine = build_units(build_topology(shape))
+    wishes = Wishes(full_cores=True, spread=Spread.L3)
+    assert pick_by(machine, cpus("0-6"), 5, wishes) == Picked(cpus=cpus("0-1,4-6"))
+    assert pick_by(machine, cpus("0-6"), 7, wishes) == Picked(cpus=cpus("0-6"))
+    assert pick_by(machine, cpus("0-6"), 3, wishes) == Picked(cpus=cpus("0-1,6"))
+    first = build_units(build_topology(replace(shape, single_cores=(1,))))
+    assert pick_by(first, cpus("0-6"), 5, wishes) == Picked(cpus=cpus("0-4"))
