@@ -48,6 +48,11 @@ CRASH_ARGS ?=
 crash: $(READY) ## kill the daemon at every effect and at 1,000 random moments (CRASH_ARGS="KILLS SEED"; 20 minutes)
 	$(BIN)/python -m tests.crash $(CRASH_ARGS)
 
+.PHONY: torment
+TORMENT_ARGS ?=
+torment: $(READY) ## kill a real containerd 20 times and the daemon 50 under load (root; TORMENT_ARGS="20 50 SEED")
+	$(BIN)/python -m tests.containerd $(TORMENT_ARGS)
+
 .PHONY: soak
 SOAK_ARGS ?=
 soak: $(READY) ## play a node's life, a million events (SOAK_ARGS="EVENTS SEED"; minutes)

@@ -111,11 +111,18 @@ class Node:
         self.cluster.create_claim(NAMESPACE, name, wants)
         allocated = self.cluster.allocate(NAMESPACE, name, wants)
         uid = text(allocated, "metadata", "uid")
+        cdi_ids = await self._prepare(name, uid)
+        return Claim(name=name, uid=uid, cdi_ids=cdi_ids, cpus=self._cpus_in_cdi(uid))
+
+    async def prepare_again(self, claim: Claim) -> tuple[str, ...]:
+        """Have a prepared claim prepared once more; return the CDI ids that are answered."""
+        return await self._prepare(claim.name, claim.uid)
+
+    async def _prepare(self, name: str, uid: str) -> tuple[str, ...]:
         request = dra_pb2.NodePrepareResourcesRequest(claims=[self._message(name, uid)])
         answer = (await self.registry.driver(DRIVER).prepare(request)).claims[uid]
         assert answer.error == ""
-        cdi_ids = tuple(cdi_id for device in answer.devices for cdi_id in device.cdi_device_ids)
-        return Claim(name=name, uid=uid, cdi_ids=cdi_ids, cpus=self._cpus_in_cdi(uid))
+        return tuple(cdi_id for device in answer.devices for cdi_id in device.cdi_device_ids)
 
     async def unprepare(self, claim: Claim) -> None:
         """Have a claim given back."""

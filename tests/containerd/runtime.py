@@ -82,6 +82,13 @@ class Containerd:
         self._containerd.wait(STOP_TIMEOUT_S)
         self._containerd = None
 
+    def kill(self) -> None:
+        """End containerd with no chance to clean up; the containers stay."""
+        assert self._containerd is not None, "start() comes first"
+        os.kill(_only_child(self._containerd.pid), signal.SIGKILL)
+        self._containerd.wait(STOP_TIMEOUT_S)
+        self._containerd = None
+
     def plugins(self) -> dict[str, str]:
         """Return the status of each of containerd's plugins by ``type.id`` ("ok", "skip", "error")."""
         rows = [line.split() for line in self.ctr("plugins", "ls").splitlines()[1:]]

@@ -13,6 +13,7 @@ import pytest
 from nodecpu.cpuset import CpuSet
 from tests.containerd.cgroups import WriteWatch
 from tests.containerd.node import Node, memory, online, opened_node
+from tests.containerd.torment import PATIENCE_S, Torment
 
 pytestmark = pytest.mark.containerd
 
@@ -186,5 +187,16 @@ def test_limit_throttles_neither_the_holder_nor_its_pod() -> None:
         shared = await node.run("shared", limit="200m")
         assert node.cgroups.quota_us(shared.cgroup) == 20_000
         assert node.cgroups.quota_us(shared.running.pod.cgroup) == 20_000
+
+    play(story)
+
+
+def test_kills_of_both_sides_under_load_cost_no_holder_a_cpu() -> None:
+    """R1, R4, G9: a short form of ``python -m tests.containerd``, sampled from the cgroups all along."""
+
+    async def story(node: Node) -> None:
+        figures = await Torment(node, within_s=PATIENCE_S).run(runtime_kills=1, daemon_kills=2)
+        assert (figures.runtime_kills, figures.daemon_kills) == (1, 2)
+        assert figures.samples > 0
 
     play(story)
