@@ -47,7 +47,7 @@ def quota_us(rules: Rules, grant: ContainerGrant) -> int | None:
         return NO_QUOTA
     if not grant.claimed:
         return None
-    return (1000 * len(grant.claimed) + _own_limit(grant)) * PERIOD_US // 1000
+    return (1000 * len(grant.claimed) + _own_limit(grant, grant.limit_mcpu)) * PERIOD_US // 1000
 
 
 def pod_quota_us(grants: Iterable[ContainerGrant], pod_limit_mcpu: int | None) -> int | None:
@@ -75,16 +75,16 @@ def merged(placement: Placement, wanted: Resources) -> Placement:
     return placement
 
 
-def _own_limit(grant: ContainerGrant) -> int:
+def _own_limit(grant: ContainerGrant, limit_mcpu: int) -> int:
     """Return what is left of a limit when the part of the request that pays for claims is taken off (G13)."""
     own = 1000 * len(grant.exclusive) + grant.portion_mcpu
     paid = max(grant.told_mcpu - own, 0) if grant.claimed else 0
-    return max((grant.limit_mcpu or 0) - paid, own)
+    return max(limit_mcpu - paid, own)
 
 
 def _shared_mcpu(grant: ContainerGrant, pod_limit_mcpu: int | None) -> int:
-    if grant.group is Group.CLAIMED or not (grant.uses_shared or grant.group in (Group.RESERVED, Group.IGNORED)):
+    if not grant.uses_shared and grant.group not in (Group.RESERVED, Group.IGNORED):
         return 0
     if grant.limit_mcpu is None:
         return grant.portion_mcpu if pod_limit_mcpu is None else pod_limit_mcpu
-    return _own_limit(grant) - 1000 * len(grant.exclusive)
+    return _own_limit(grant, grant.limit_mcpu) - 1000 * len(grant.exclusive)

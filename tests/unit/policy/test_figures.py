@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
 from nodecpu.cpuset import NO_NODES
 from nodecpu.policy.facts import QoS, Resources
-from nodecpu.policy.figures import NO_QUOTA, merged, pod_quota_us
+from nodecpu.policy.figures import NO_QUOTA, merged, pod_quota_us, shares
+from nodecpu.policy.grants import Group
 from nodecpu.policy.plan import Placement
 from nodecpu.policy.rules import Mirrored, Rules
 from nodecpu.policy.shared import placement
@@ -95,6 +101,68 @@ def test_pod_needs_what_is_owned_and_what_its_shared_containers_may_use() -> Non
     assert pod_quota_us([holder, free, side], 1500) == 350_000
     assert pod_quota_us([side, free], 1500) is None
     assert pod_quota_us([], None) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "quota"),
+    [
+        pytest.param({"group": Group.CLAIMED}, 200_000, id="on claims alone"),
+        pytest.param({"group": Group.MULTI, "exclusive": cpus("8")}, 300_000, id="on exclusive CPUs beside"),
+        pytest.param({"group": Group.MULTI, "exclusive": cpus("8"), "limit_mcpu": 9000}, 300_000, id="whatever limit"),
+        pytest.param({"group": Group.SHARED, "uses_shared": True, "portion_mcpu": 300}, 230_000, id="portion"),
+        pytest.param(
+            {"group": Group.SHARED, "uses_shared": True, "portion_mcpu": 300, "limit_mcpu": 700}, 270_000, id="limit"
+        ),
+        pytest.param(
+            {
+                "group": Group.MIXED,
+                "exclusive": cpus("8"),
+                "uses_shared": True,
+                "portion_mcpu": 500,
+                "limit_mcpu": 1700,
+            },
+            370_000,
+            id="limit of a mixed one",
+        ),
+        pytest.param({"group": Group.RESERVED, "portion_mcpu": 100}, 210_000, id="reserved"),
+        pytest.param(
+            {"group": Group.RESERVED, "portion_mcpu": 100, "limit_mcpu": 400}, 240_000, id="reserved, limited"
+        ),
+        pytest.param({"group": Group.IGNORED, "limit_mcpu": 400}, 240_000, id="left alone, limited"),
+    ],
+)
+def test_a_container_adds_to_its_pods_need_what_it_may_use_of_shared_cpus(
+    changes: Mapping[str, object], quota: int
+) -> None:
+    """G14: beside a claim of two that another container of the pod holds."""
+    node = books()
+    taken = prepare(node, claim(1, (1, 2)))
+    holder = create(node, claims=[taken])
+    other = replace(holder, links=(), **changes)  # type: ignore[arg-type]
+    assert pod_quota_us([holder, other], None) == quota
+
+
+def test_portion_and_shares_are_of_what_a_container_runs_on() -> None:
+    """G6: within the kernel's range; the runtime's figure without a claim."""
+    node = books()
+    taken = prepare(node, claim(1, (1, 2)))
+    holder = create(node, claims=[taken])
+    tree = node.ledger.tree
+    cases: tuple[tuple[Mapping[str, object], int | None], ...] = (
+        ({}, 2048),
+        ({"exclusive": cpus("8-9")}, 4096),
+        ({"exclusive": cpus("8-9"), "hides_threads": True}, 3072),
+        ({"portion_mcpu": 250}, 256),
+        ({"portion_mcpu": 1}, 2),
+        ({"portion_mcpu": 3}, 3),
+        ({"portion_mcpu": 256_000}, 262_144),
+        ({"portion_mcpu": 300_000}, 262_144),
+        ({"portion_mcpu": 255_999}, 262_142),
+        ({"group": Group.IGNORED}, None),
+        ({"links": ()}, None),
+    )
+    for changes, expected in cases:
+        assert shares(tree, replace(holder, **changes)) == expected, changes  # type: ignore[arg-type]
 
 
 def test_reply_to_an_update_carries_the_runtimes_figures_where_we_have_none() -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet
 from nodecpu.ids import ContainerID, PodUID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ContainerGrant, Group, Link
-from nodecpu.policy.ledger import Ledger, violations
+from nodecpu.policy.ledger import Ledger, gives_way, violations
 from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import Pool
 from tests.unit.policy.given import claim, claim_uid, cpus, create, prepare, release, remove
@@ -257,3 +257,16 @@ def test_wrong_sums_are_found(where: str, words: str | None) -> None:
     )
     wrong.where = where
     assert violations(wrong) == ([] if words is None else [words])
+
+
+def test_who_gives_way_for_a_guaranteed_containers_memory() -> None:
+    """M1: Burstable ones with memory and a place of ours for it, and no claim."""
+    node = books()
+    grant = prepare(node, claim(1, (1, 2)))
+    plain = create(node, memory_bytes=1 << 30, mcpu=100, qos=QoS.BURSTABLE)
+    assert gives_way(plain) is True
+    assert gives_way(replace(plain, qos=QoS.GUARANTEED)) is False
+    assert gives_way(replace(plain, qos=QoS.BEST_EFFORT)) is False
+    assert gives_way(replace(plain, links=(Link(claim_uid=grant.uid, cpus=grant.cpus),))) is False
+    assert gives_way(replace(plain, memory_bytes=0)) is False
+    assert gives_way(replace(plain, mems=NO_NODES)) is False  # left alone: what the runtime gave stays

@@ -245,6 +245,61 @@ def test_reference_without_injection_is_never_taken_for_a_shared_container() -> 
         links(node, {}, ClaimRef(claim="claim-1"))
 
 
+@pytest.mark.parametrize("shows", ["variable", "request", "device", "device of another driver"])
+def test_claim_that_is_not_proven_yet_holds_up_who_may_be_its_pods(shows: str) -> None:
+    """R2: whatever it is shown by, until the pod's spec says that the container references no claim."""
+    node = books()
+    grant = prepare(node, claim(1, (1, 2)))
+    node.ledger.apply(Change(put_claims=(replace(grant, unproven=True),)))
+    env = {"variable": {f"{ENV_PREFIX}{UID}": "4-5"}, "request": {f"{ENV_PREFIX}{UID}_r0": "4-5"}}.get(shows, {})
+    names = {"device": f"dra.cpu/cpu=claim-{UID}-0", "device of another driver": f"other.example/x=claim-{UID}"}
+    devices = (names[shows],) if shows in names else ()
+    for spec in (None, pod_spec(claims=MINE), pod_spec(name="other")):
+        with pytest.raises(NotReady, match=f"shows claim UID {UID}, which the API server has not confirmed yet"):
+            links(node, env, devices=devices, spec=spec, unknown_pod=spec is None)
+    assert links(node, env, devices=devices).held == ()
+    node.ledger.apply(Change(put_claims=(replace(grant, unproven=True, released=True),)))
+    assert links(node, env, devices=devices, spec=pod_spec(name="other")).held == ()
+
+
+def test_claim_that_is_not_proven_yet_holds_up_nobody_else() -> None:
+    """R2."""
+    node = books()
+    grant, proven = prepare(node, claim(1, (1, 2))), prepare(node, claim(2, (2, 2)))
+    node.ledger.apply(Change(put_claims=(replace(grant, unproven=True),)))
+    assert links(node, claim_env(proven), ClaimRef(claim=proven.name)).held == whole(proven)
+    assert links(node, {}, unknown_pod=True) == Links(held=())
+
+
+@pytest.mark.parametrize(
+    ("ref", "is_missed"),
+    [
+        pytest.param(ClaimRef(claim="claim-1"), True, id="all of it"),
+        pytest.param(ClaimRef(claim="claim-1", request="r0"), True, id="a request with CPUs"),
+        pytest.param(ClaimRef(claim="claim-1", request="see"), False, id="a request without CPUs"),
+        pytest.param(ClaimRef(claim="claim-1", request="gpu"), False, id="another driver's request"),
+        pytest.param(ClaimRef(claim=None), False, id="a name not known yet"),
+        pytest.param(ClaimRef(claim="claim-2"), False, id="released"),
+        pytest.param(ClaimRef(claim="claim-3"), False, id="another namespace's"),
+    ],
+)
+def test_only_what_should_have_been_injected_is_missed(ref: ClaimRef, *, is_missed: bool) -> None:
+    """L1, C13: whether or not another claim's reference stands beside it."""
+    node = books()
+    wanted = claim(1, (1, 2))
+    watching = AllocationResult(request="see", pool=NODE, device="cpudevnuma001", cpus=0, admin_access=True)
+    prepare(node, replace(wanted, results=(*wanted.results, watching)))
+    node.ledger.apply(Change(put_claims=(replace(prepare(node, claim(2, (2, 1))), released=True),)))
+    prepare(node, claim(3, (2, 1), namespace="depot"))
+    met = prepare(node, claim(4, (3, 1)))
+    refs = (ClaimRef(claim=met.name), ref)
+    if is_missed:
+        with pytest.raises(NotReady, match="references claim claim-1, but the runtime injected neither"):
+            links(node, claim_env(met), *refs)
+    else:
+        assert links(node, claim_env(met), *refs).held == whole(met)
+
+
 def test_reference_to_a_claim_of_another_driver_needs_no_injection() -> None:
     """C1."""
     assert links(books(), {}, ClaimRef(claim="gpu")) == Links(held=())
