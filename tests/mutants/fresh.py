@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 
 import pytest
 
-from tests.mutants.changes import Mutant, path_of, tree_of, unchanged
+from tests.mutants.changes import Mutant, unchanged
 from tests.mutants.children import Trial, outcomes
+from tests.mutants.loading import load_changed
 from tests.mutants.tests import OPTIONS, VALUES, further, nearest
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module with a change."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return how to load the module, if it is the one."""
-        del path, target
-        if name != self._mutant.module:
-            return None
-        return importlib.util.spec_from_file_location(name, path_of(name), loader=self)
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Have it made as always."""
-        del spec
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the changed tree."""
-        exec(compile(tree_of(self._mutant), str(path_of(self._mutant.module)), "exec"), module.__dict__)
 
 
 def tried(found: Sequence[Mutant], jobs: int, *, near: bool) -> Iterator[tuple[Mutant, bool]]:
@@ -55,7 +29,7 @@ def _trial(mutant: Mutant, cpu_s: float, *, near: bool) -> Trial[Mutant]:
 
 
 def _passes(mutant: Mutant, *, near: bool) -> bool:
-    sys.meta_path.insert(0, _Finder(mutant))
+    load_changed(mutant)
     stages = [[VALUES], [path for path in nearest(mutant.module) if path != VALUES]]
     if not near:
         stages.append(further(mutant.module))

@@ -6,10 +6,7 @@ notice its change. A function that is called while tests are loaded has left its
 
 from __future__ import annotations
 
-import ast
 import gc
-import importlib.abc
-import importlib.util
 import inspect
 import json
 import os
@@ -18,18 +15,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 
 import pytest
 
-from tests.mutants.changes import Mutant, path_of, tree_of
+from tests.mutants.changes import Mutant, tree_of, unchanged
 from tests.mutants.children import Trial, allow_cpu, outcomes
-from tests.mutants.tests import OPTIONS, further, nearest
-
-_MARK = "_mark_of_mutants_"
-_Name = tuple[str, str]
+from tests.mutants.loading import Name, load_changed, load_marked
+from tests.mutants.tests import OPTIONS, VALUES, further, nearest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,43 +32,7 @@ class _Watched:
 
     item: pytest.Item
     seconds: float
-    calls: frozenset[_Name]
-
-
-class _Marker(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads modules with a mark in every function."""
-
-    def __init__(self, modules: Sequence[str], calls: set[_Name]) -> None:
-        self._modules = modules
-        self._calls = calls
-
-    def find_spec(self, name: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return how to load a module, if it is one of them."""
-        del path, target
-        if name not in self._modules:
-            return None
-        return importlib.util.spec_from_file_location(name, path_of(name), loader=self)
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Have it made as always."""
-        del spec
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the tree with marks."""
-        name = module.__name__
-        tree = ast.parse(path_of(name).read_text())
-        _mark(tree, "")
-        module.__dict__[_MARK] = lambda where: self._calls.add((name, where))
-        exec(compile(ast.fix_missing_locations(tree), str(path_of(name)), "exec"), module.__dict__)
-
-
-def _mark(parent: ast.Module | ast.ClassDef, where: str) -> None:
-    for node in parent.body:
-        if isinstance(node, ast.ClassDef):
-            _mark(node, f"{where}{node.name}.")
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            is_told = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-            node.body[int(is_told) : int(is_told)] = ast.parse(f"{_MARK}({where + node.name!r})").body
+    calls: frozenset[Name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +42,7 @@ class _Loop:
     mutants: Sequence[Mutant]
     jobs: int
     near: bool
-    calls: set[_Name]
+    calls: set[Name]
     answers: int
     watched: list[_Watched] = field(default_factory=list)
 
@@ -95,14 +53,16 @@ class _Loop:
         gc.collect()
         gc.freeze()
         self.watched.extend(self._watch(session))
+        self._check_form(session)
         placed: list[int] = []
         for number, mutant in enumerate(self.mutants):
-            if not mutant.in_body or (mutant.module, mutant.where) in at_load or _function(mutant) is None:
+            if mutant.in_body and ((mutant.module, mutant.where) in at_load or _function(mutant) is None):
                 self._answer(number, "fresh")
             else:
                 placed.append(number)
         for number, is_well in outcomes((self._trial(session, number) for number in placed), self.jobs):
-            self._answer(number, "survived" if is_well else "noticed")
+            survives = "survived" if self.mutants[number].in_body else "fresh"
+            self._answer(number, survives if is_well else "noticed")
         return True
 
     def _answer(self, number: int, word: str) -> None:
@@ -135,12 +95,31 @@ class _Loop:
 
     def _trial(self, session: pytest.Session, number: int) -> Trial[int]:
         mutant = self.mutants[number]
+        if not mutant.in_body:
+            return Trial(key=number, run=lambda: self._has_form(session, mutant), cpu_s=10)
         own, others = nearest(mutant.module), further(mutant.module)
         callers = [one for one in self.watched if (mutant.module, mutant.where) in one.calls]
         chosen = sorted((one for one in callers if one.item.path in own), key=lambda one: one.seconds)
         if not self.near:
             chosen += sorted((one for one in callers if one.item.path in others), key=lambda one: one.seconds)
         return Trial(key=number, run=lambda: self._run(session, mutant, chosen), cpu_s=5)
+
+    def _check_form(self, session: pytest.Session) -> None:
+        modules = dict.fromkeys(mutant.module for mutant in self.mutants)
+        trials = (
+            Trial(key=nothing, run=lambda nothing=nothing: self._has_form(session, nothing), cpu_s=10)  # type: ignore[misc]
+            for nothing in map(unchanged, modules)
+        )
+        for nothing, is_well in outcomes(trials, self.jobs):
+            if not is_well:
+                raise SystemExit(f"{nothing.module}: it cannot be loaded once more")
+
+    def _has_form(self, session: pytest.Session, mutant: Mutant) -> bool:
+        """Return whether the values of a changed module have the form that values have: it is loaded by the test."""
+        load_changed(mutant)
+        sys.modules.pop(mutant.module, None)
+        form = [item for item in session.items if item.path == VALUES and item.name.endswith(f"[{mutant.module}]")]
+        return all(_passes(session, item, ()) for item in form)
 
     def _run(self, session: pytest.Session, mutant: Mutant, chosen: Sequence[_Watched]) -> bool:
         _place(mutant)
@@ -186,9 +165,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def run(mutants: Sequence[Mutant], jobs: int, answers: int, *, near: bool) -> int:
     """Run pytest for the changes and write a line for each: its number, and noticed, survived or fresh."""
-    calls: set[_Name] = set()
+    calls: set[Name] = set()
     tried = tuple(dict.fromkeys(mutant.module for mutant in mutants))
-    sys.meta_path.insert(0, _Marker(tried, calls))
+    load_marked(tried, calls)
     paths = dict.fromkeys(path for module in tried for path in (*nearest(module), *(() if near else further(module))))
     loop = _Loop(mutants=mutants, jobs=jobs, near=near, calls=calls, answers=answers)
     return int(pytest.main([*OPTIONS, *map(str, paths)], plugins=[loop]))
