@@ -157,7 +157,7 @@ class Ledger:
             self._containers[container.id] = container
             self._taken |= container.exclusive.mask
             self._by_name[container.pod_uid, container.name] = container.id
-            self._count(container, 1)
+            self._count(container, is_new=True)
             for link in container.links:
                 self._holders.setdefault(link.claim_uid, {})[container.id] = None
         return CpuSet.from_mask(before ^ self._taken)
@@ -174,14 +174,15 @@ class Ledger:
         self._taken &= ~old.exclusive.mask
         if self._by_name.get((old.pod_uid, old.name)) == container_id:
             del self._by_name[old.pod_uid, old.name]
-        self._count(old, -1)
+        self._count(old, is_new=False)
         for link in old.links:
             holders = self._holders[link.claim_uid]
             holders.pop(container_id, None)
             if not holders:
                 del self._holders[link.claim_uid]
 
-    def _count(self, grant: ContainerGrant, sign: int) -> None:
+    def _count(self, grant: ContainerGrant, *, is_new: bool) -> None:
+        sign = 1 if is_new else -1
         if grant.memory_bytes and grant.mems:
             key = grant.mems.mask, gives_way(grant)
             self._memory[key] = self._memory.get(key, 0) + sign * grant.memory_bytes
@@ -190,7 +191,7 @@ class Ledger:
         if not grant.uses_shared:
             return
         pool = self.pool_of(grant)
-        if sign > 0:
+        if is_new:
             self._members[pool.index][grant.id] = grant
         else:
             del self._members[pool.index][grant.id]

@@ -75,9 +75,12 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
 
 
 def require_present(ledger: Ledger, sandbox: Sandbox, container: Container, held: Iterable[Link]) -> None:
-    """Raise NotReady if not a single CPU of a claim is online: its container is never taken for a shared one (T6)."""
+    """Raise NotReady if not a single CPU of a claim is online: its container is never taken for a shared one (T6).
+
+    A link to no CPUs at all is none (C13): ``links_of`` returns none of these.
+    """
     for link in held:
-        if link.cpus and not ledger.tree.present(link.cpus):
+        if not ledger.tree.present(link.cpus):
             raise NotReady(
                 f"container {sandbox.namespace}/{sandbox.name}/{container.name}: all CPUs of claim"
                 f" {ledger.claims[link.claim_uid].name} ({link.cpus}) are offline",

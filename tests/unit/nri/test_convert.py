@@ -83,6 +83,13 @@ def test_list_that_does_not_parse_counts_as_none(text: str) -> None:
     assert not container.mems
 
 
+def test_states_are_those_of_the_protocol() -> None:
+    """interfaces.md 1.9: by number, each under the protocol's word."""
+    assert {f"CONTAINER_{state.name}": state.value for state in ContainerState} == dict(nri_pb2.ContainerState.items())
+    for state in ContainerState:
+        assert convert.container(nri_read_pb2.Container(state=state.value), claims=False).state is state
+
+
 def test_unknown_state_is_unknown() -> None:
     assert convert.container(nri_read_pb2.Container(state=77), claims=False).state is ContainerState.UNKNOWN
     assert convert.container(nri_read_pb2.Container(state=-1), claims=False).state is ContainerState.UNKNOWN

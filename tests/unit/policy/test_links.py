@@ -10,8 +10,10 @@ import pytest
 from nodecpu.errors import ClaimConflict, NotReady
 from nodecpu.policy.facts import AllocationResult, ClaimRef, PodSpec
 from nodecpu.policy.grants import ClaimGrant, Link
-from nodecpu.policy.links import ENV_PREFIX, Links, links_of
+from nodecpu.policy.ledger import Ledger
+from nodecpu.policy.links import ENV_PREFIX, Links, links_of, require_present
 from nodecpu.policy.plan import Change
+from nodecpu.policy.pools import build_pools
 from nodecpu.policy.rules import Rules, Sharing
 from tests.unit.policy.given import (
     NODE,
@@ -298,6 +300,25 @@ def test_only_what_should_have_been_injected_is_missed(ref: ClaimRef, *, is_miss
             links(node, claim_env(met), *refs)
     else:
         assert links(node, claim_env(met), *refs).held == whole(met)
+
+
+@pytest.mark.parametrize(
+    ("online", "is_refused"),
+    [("0-15", False), ("0-4", False), ("0-3,5", False), ("0-3,6-15", True), (None, False)],
+)
+def test_a_claim_without_a_cpu_online_holds_its_container_up(online: str | None, *, is_refused: bool) -> None:
+    """T6: one that is there is enough; where it is not told which are, all are."""
+    node = books()
+    held = whole(prepare(node, claim(1, (1, 2))))
+    usable = replace(node.usable, online=None if online is None else cpus(online))
+    later = Ledger(build_pools(node.topology, usable))
+    later.apply(Change(put_claims=tuple(node.ledger.claims.values())))
+    require_present(later, sandbox(), container(), ())
+    if not is_refused:
+        require_present(later, sandbox(), container(), held)
+        return
+    with pytest.raises(NotReady, match=r"shop/web/app: all CPUs of claim claim-1 \(4-5\) are offline"):
+        require_present(later, sandbox(), container(), held)
 
 
 def test_reference_to_a_claim_of_another_driver_needs_no_injection() -> None:
