@@ -115,8 +115,8 @@ class PoolTree:
         """Return the lowest of the CPUs of every core that these are of."""
         mask = cpus.mask
         for core in self.cores:
-            if (part := core & mask) & (part - 1):
-                mask &= ~part | (part & -part)
+            part = core & mask
+            mask &= ~part | (part & -part)
         return CpuSet.from_mask(mask)
 
     def upwards(self, pool: Pool) -> Iterator[Pool]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, product
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodecpu.cpuset import CpuSet, union
@@ -186,6 +186,14 @@ def test_spread_over_nodes_is_even_over_the_fewest(case: tuple[Topology, Unit, C
 WIDE = [build_topology(Shape(sockets=s, nodes=n, cores=c)) for s, n, c in ((2, 3, 2), (3, 2, 2), (1, 4, 3), (4, 2, 1))]
 
 
+@st.composite
+def rooms(draw: st.DrawFn, topology: Topology) -> tuple[CpuSet, int]:
+    """Return CPUs free, most nodes having a few, and an amount of them."""
+    parts = [draw(st.just(node) | st.sets(st.sampled_from(sorted(node))).map(CpuSet)) for node in nodes_of(topology)]
+    free = union(parts) or topology.online
+    return free, draw(st.integers(1, len(free)))
+
+
 def nodes_by_rule(topology: Topology, free: CpuSet, count: int, step: int = 1) -> list[CpuSet]:
     """Return what is free of the nodes to spread over, in the order in which they bear what is odd.
 
@@ -208,14 +216,14 @@ def evenly(rooms: Sequence[int], count: int) -> tuple[int, ...]:
     return max(one for one in choices if evenness([*one]) == least)
 
 
+@settings(max_examples=200)
 @given(st.sampled_from(WIDE), st.data())
 def test_nodes_are_of_one_socket_where_that_has_enough_and_the_first_bear_what_is_odd(
     topology: Topology, data: st.DataObject
 ) -> None:
     """K2: of several sockets the one with the fewest such nodes, of these the smallest that have an even share."""
     machine = build_units(topology)
-    free = data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=2).map(CpuSet))
-    count = data.draw(st.integers(1, len(free)))
+    free, count = data.draw(rooms(topology))
     found = pick_by(machine, free, count, Wishes(spread=Spread.NUMA))
     assert found is not None
     parts = nodes_by_rule(topology, free, count)
@@ -230,13 +238,13 @@ def test_nodes_are_of_one_socket_where_that_has_enough_and_the_first_bear_what_i
     assert [found.cpus & part for part in parts] == taken
 
 
+@settings(max_examples=200)
 @given(st.sampled_from(WIDE), st.data())
 def test_whole_cores_are_spread_over_nodes_as_such(topology: Topology, data: st.DataObject) -> None:
     """K2: the same rule, in cores."""
     machine = build_units(topology)
-    free = data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=2).map(CpuSet))
+    free, count = data.draw(rooms(topology))
     whole = union(core for core in cores_of(topology) if core <= free)
-    count = data.draw(st.integers(1, len(free)))
     found = pick_by(machine, free, count, Wishes(spread=Spread.NUMA, full_cores=True))
     assert found is not None
     assert (found.missed == ()) == (count % 2 == 0 and count <= len(whole))

@@ -155,6 +155,19 @@ def test_zone_is_the_memory_of_the_kinds_wanted_or_what_is_usual() -> None:
         ]
 
 
+def test_what_is_present_is_what_is_online_where_that_is_told() -> None:
+    """T6: CPUs and memory that are gone."""
+    topology = build_topology(N4C16)
+    told = build_pools(topology, replace(all_usable(topology), online=CpuSet.parse("0-13")))
+    for tree, left in ((told, "12-13"), (pools(), "12-15")):
+        assert str(tree.present(CpuSet.parse("12-15"))) == left
+        assert str(tree.present(CpuSet.parse("2-3"))) == "2-3"
+        assert str(tree.present_memory(NodeSet([1, 3]))) == "1,3"
+        assert str(tree.present_memory(NodeSet([1, 9]))) == "1"
+    nothing = PoolTree(told.pools, told.usable)
+    assert str(nothing.present_memory(NodeSet([1, 9]))) == "1,9"
+
+
 @pytest.mark.parametrize(
     ("cpus", "seen"), [("0-3", "0,2"), ("1-3", "1-2"), ("5,7-9", "5,7-8"), ("0-15", "0,2,4,6,8,10,12,14"), ("", "")]
 )

@@ -14,8 +14,8 @@ from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group, ResultGrant
 from nodecpu.policy.ledger import violations
 from nodecpu.policy.plan import Change
-from nodecpu.policy.pools import Level, PoolTree
-from nodecpu.policy.rearrange import Asked, Rearranged, rearranged
+from nodecpu.policy.pools import Level, PoolTree, build_pools
+from nodecpu.policy.rearrange import Asked, Rearranged, adapted, rearranged
 from nodecpu.policy.requests import Request
 from nodecpu.policy.rules import Rules
 from tests.unit.policy.drawn import container_in
@@ -245,3 +245,61 @@ def test_smaller_pools_lift_whom_they_no_longer_cover() -> None:
     found = arranged(node, tree(reserved="8,15"))
     assert changes(found) == {"web": "socket 1: "}
     assert found.ledger.tree.usable.all == CpuSet(range(16))
+
+
+def without_cpus(text: str, reserved: str = "15") -> PoolTree:
+    """Return the pools of the machine from which CPUs are gone."""
+    made = books(available=str(cpus("0-15") - cpus(text)), reserved=reserved)
+    online = replace(made.usable, online=cpus("0-15") - cpus(text))
+    return build_pools(made.topology, online)
+
+
+def adapt(node: Books, new: PoolTree, *known: ContainerGrant) -> Mapping[str, str]:
+    """Return who has other CPUs or another pool over a machine that has changed; ``known``: whose wishes are."""
+    asked = {grant.id: request(grant) for grant in known}
+    found = adapted(node.ledger, new, node.machine, node.rules, asked)
+    before = node.ledger.containers
+    assert {grant.id for grant in found.changed} == {i for i, g in found.ledger.containers.items() if before[i] != g}
+    assert dict(found.ledger.claims) == dict(node.ledger.claims)
+    assert dict(found.ledger.holds) == dict(node.ledger.holds)
+    return changes(found)
+
+
+def test_machine_that_is_as_it_was_changes_nothing() -> None:
+    """T6."""
+    node = books()
+    prepare(node, claim(1, (1, 2)))
+    node.ledger.hold(claim_uid(2), cpus("0-1"))
+    own = create(node, "own", mcpu=2000)
+    create(node, "web", mcpu=500, qos=QoS.BURSTABLE)
+    assert adapt(node, without_cpus(""), own) == {}
+
+
+def test_container_keeps_what_is_left_of_its_own_cpus_and_gets_others_only_for_none() -> None:
+    """T6: also what is gone stays its own, for when it returns."""
+    node = books()
+    own = create(node, "own", mcpu=2000)
+    assert own.exclusive == cpus("8-9")
+    assert adapt(node, without_cpus("8"), own) == {}
+    assert adapt(node, without_cpus("8-9"), own) == {"own": "numa 1: 4-5"}
+    assert adapt(node, without_cpus("8-9")) == {}, "nobody knows what it asks for"
+
+
+def test_container_for_which_there_is_nothing_keeps_what_is_gone() -> None:
+    """T6: the machine does not ask, nobody is refused."""
+    node = books(reserved="")
+    own, other = create(node, "own", mcpu=4000), create(node, "other", mcpu=1000)
+    assert (str(own.exclusive), len(other.exclusive)) == ("12-15", 1)
+    gone = cpus("0-15") - other.exclusive - cpus("0-1")
+    assert adapt(node, without_cpus(str(gone), reserved=""), own, other).keys() <= {"other", "own"}
+    kept = adapted(node.ledger, without_cpus(str(gone), reserved=""), node.machine, node.rules, {own.id: request(own)})
+    assert kept.ledger.containers[own.id].exclusive == own.exclusive
+
+
+def test_container_without_cpus_of_its_own_is_left_in_its_pool_or_in_the_root() -> None:
+    """T6: a pool may go with its CPUs."""
+    node = books()
+    web = create(node, "web", mcpu=500, qos=QoS.BURSTABLE)
+    assert web.pool == "numa 2"
+    assert adapt(node, without_cpus("9"), web) == {}
+    assert adapt(node, without_cpus("8-11"), web) == {"web": "root: "}

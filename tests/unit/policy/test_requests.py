@@ -382,7 +382,9 @@ def test_small_amounts_that_figures_cannot_tell_apart_are_no_change() -> None:
 
 
 def test_limit_may_be_taken_away() -> None:
-    """G12."""
+    """G12; the least there is, is one."""
+    some = resized(held(500, qos=QoS.BURSTABLE), told_of(sandbox(), container(), pod_spec()), Resources(quota_us=1))
+    assert some.limit_mcpu == 1
     told = told_of(sandbox(), container(), pod_spec(qos=QoS.BURSTABLE, mcpu=500))
     assert resized(held(500, 1000, QoS.BURSTABLE), told, Resources(quota_us=-1)).limit_mcpu is None
 
@@ -436,7 +438,7 @@ def test_update_of_shares_means_what_it_was_or_what_the_spec_says_or_else_what_i
     assert ("by the update" in found.note) == (found.mcpu != spec)
 
 
-LIMITS = (None, 1, 9, 10, 11, 15, 1000, 1505, 64_000)
+LIMITS = (None, 1, 9, 10, 11, 15, 1000, 1001, 1505, 64_000)
 
 
 @given(*[st.sampled_from(LIMITS)] * 3, st.sampled_from([None, 100_000, 50_000, 10_000]))

@@ -11,10 +11,12 @@ from nodecpu.errors import NoCapacity
 from nodecpu.ids import PodUID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import Group
+from nodecpu.policy.plan import Change
 from nodecpu.policy.priority import SpeedClasses
 from nodecpu.policy.pull import Hint, Pull, colocated
 from nodecpu.policy.requests import Request
 from nodecpu.policy.scoring import best_pool
+from tests.unit.policy.drawn import container_in
 from tests.unit.policy.given import claim, create, prepare
 from tests.unit.policy.machines import MEMORY_BYTES, N4C16, Books, Shape, books
 
@@ -216,3 +218,55 @@ def test_memory_that_just_fits_fits() -> None:
     node = books()
     assert create(node, "a", mcpu=1000, memory_bytes=MEMORY_BYTES).pool == "numa 2"
     assert create(node, "b", mcpu=1000, memory_bytes=MEMORY_BYTES + 1).pool.startswith("socket")
+
+
+def test_last_thousandth_of_a_pool_takes_one_that_asks_for_nothing() -> None:
+    """P3, G16: and no more than one."""
+    node = books()
+    node.ledger.hold(claim(1).uid, CpuSet.parse("0-11"))
+    node.ledger.apply(Change(put_containers=(container_in("numa 3", portion_mcpu=2999),)))
+    assert best(node) == "numa 3"
+    assert best(node, portion=1) == "numa 3"
+    assert best(node, portion=2) == "root"
+    node.ledger.apply(Change(put_containers=(container_in("numa 3", 1),)))
+    assert best(node) == "root"
+
+
+def test_weights_that_cancel_out_are_as_none() -> None:
+    """S: affinity is a sum."""
+    node = books()
+    mine = [container_in("numa 0", i, portion_mcpu=1) for i in range(2)]
+    node.ledger.apply(Change(put_containers=tuple(mine)))
+    both = Pull(weights={mine[0].id: 10, mine[1].id: -10})
+    assert create(node, "away", mcpu=1000, pull=both).pool == "numa 2"
+    for number, other in enumerate((1, 2, 3)):
+        prepare(node, claim(number, (other, 2 if other > 1 else 1)))
+    grant = create(node, "here", mcpu=2000, pull=both)
+    assert "nearer" not in grant.reason
+
+
+def test_closeness_is_compared_in_whole_hundredths() -> None:
+    """S: 9 CPUs of 10 are as close as 10 of 11; what can be sliced off decides."""
+    node = books(Shape(nodes=2, cores=6), reserved="", available="0-9,12-22")
+    node.ledger.hold(claim(1).uid, CpuSet.parse("21-22"))
+    near = Pull(hints=(Hint(source="nic", cpus=CpuSet.parse("0-8,12-21")),))
+    grant = create(node, "a", mcpu=2000, pull=near)
+    assert grant.pool == "numa 0"
+    assert "numa 0 before numa 1: more CPUs that can be sliced off" in grant.reason
+
+
+def test_level_wanted_is_missed_by_as_little_as_can_be() -> None:
+    """S, A: where the root has no room, a socket is nearer to it than a node."""
+    node = books()
+    create(node, "huge", mcpu=50_000, qos=QoS.BURSTABLE)
+    grant = create(node, "a", mcpu=100, qos=QoS.BURSTABLE, annotations={"unlimited-burstable/pod": "system"})
+    assert grant.pool == "socket 0"
+    assert "socket 0 before socket 1: more capacity" in grant.reason
+
+
+def test_room_up_to_the_very_limit_is_enough() -> None:
+    """S."""
+    node = books()
+    grant = create(node, "a", mcpu=500, qos=QoS.BURSTABLE, limit_mcpu=4000)
+    assert grant.pool == "numa 2"
+    assert create(node, "b", mcpu=500, qos=QoS.BURSTABLE, limit_mcpu=4001).pool.startswith("socket")

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 from nodecpu.cpuset import CpuSet
 from nodecpu.policy.facts import QoS
-from nodecpu.policy.grants import ContainerGrant, Group
+from nodecpu.policy.grants import ContainerGrant, Group, Link
+from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.plan import Change
+from nodecpu.policy.pools import build_pools
 from nodecpu.policy.rules import Mirrored, Rules
 from nodecpu.policy.shared import placement, shared_cpus, shared_updates
+from tests.unit.policy.drawn import container_in
 from tests.unit.policy.given import claim, cpus, create, prepare, release, runs_on
 from tests.unit.policy.machines import N4C16, Books, books
 
@@ -149,3 +152,20 @@ def test_reserved_group_is_told_when_its_cpus_change_and_when_it_has_none_of_its
     assert told(node, Change(drop_claims=(elsewhere.uid,))) == {system.id: "0-3,6-13"}
     assert runs_on(node, shared) == cpus("8-11")
     assert told(node, Change(drop_claims=(other.uid,))) == {system.id: "15"}
+
+
+def test_container_runs_on_what_is_left_of_its_own_cpus_and_on_shared_ones_when_nothing_is() -> None:
+    """T6: CPUs that went offline stay its own."""
+    made = books(available="0-7,10-15")
+    online = replace(made.usable, online=cpus("0-7,10-15"))
+    node = replace(made, ledger=Ledger(build_pools(made.topology, online)))
+    own = container_in("root", exclusive="8-9")
+    link = Link(claim_uid=claim(1).uid, cpus=cpus("8-9"))
+    holder = replace(container_in("root"), group=Group.CLAIMED, uses_shared=False, links=(link,))
+    part = replace(own, exclusive=cpus("9-10"))
+    assert [str(where.cpus) for one in (own, holder, part) if (where := placement(node.ledger, one))] == [
+        "0-7,10-14",
+        "0-7,10-14",
+        "10",
+    ]
+    assert placement(node.ledger, replace(holder, links=())) is None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import CpuSet, union
 from nodecpu.errors import NoCapacity
 from nodecpu.policy.picker import Unit, build_units
 from nodecpu.policy.rules import Rules
@@ -142,16 +142,23 @@ def test_caches_with_too_little_count_as_surroundings() -> None:
     assert pick_by(machine, cpus("0-3,8-9,20-23"), 4, Wishes(same_l3=True)) == Picked(cpus=cpus("20-23"))
 
 
-def test_whole_cores_of_several_sizes_are_the_largest_that_make_up_the_amount() -> None:
-    """K2: siblings may be offline. The picker would break a core of three: 4 and 2 and 2 make 8, and 3 and 3 and 2."""
-    topology = build_topology(Shape(cores=15, threads=1))
-    texts = ("0-3", "4-6", "7-9", "10-11", "12-13", "14")
+def of_cores(*texts: str) -> Unit:
+    """Return a machine of one node with these cores: siblings may be offline."""
+    topology = build_topology(Shape(cores=len(union(map(cpus, texts))), threads=1))
     cores = tuple(Group(id=i, label=str(i), cpus=cpus(text)) for i, text in enumerate(texts))
-    machine = build_units(replace(topology, cores=cores, clusters=(), l2=cores))
+    return build_units(replace(topology, cores=cores, clusters=(), l2=cores))
+
+
+def test_whole_cores_of_several_sizes_are_the_largest_that_make_up_the_amount() -> None:
+    """K2: where the picker would break one. 4 and 2 and 2 make 8, as do 3 and 3 and 2; 2 and 1 make 3, as 1 thrice."""
+    machine = of_cores("0-3", "4-6", "7-9", "10-11", "12-13", "14")
     assert pick_by(machine, cpus("0-13"), 8, Wishes(full_cores=True)) == Picked(cpus=cpus("0-3,10-13"))
     assert pick_by(machine, cpus("0-3,7-9"), 5, Wishes(full_cores=True)) == Picked(
         cpus=cpus("0-3,7"), missed=("full cores",)
     )
+    small = of_cores("0", "1-2", "3", "4-7", "8-9", "10")
+    picked = pick_by(small, cpus("0-10"), 3, Wishes(full_cores=True))
+    assert picked == Picked(cpus=cpus("0-2"))
 
 
 def test_small_core_is_where_one_of_the_caches_has_one() -> None:
