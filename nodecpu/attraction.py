@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,6 +16,8 @@ from nodecpu.policy.facts import Container, PodSpec, Sandbox
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.pull import NO_PULL, Hint, Pull, colocated
 from nodecpu.policy.rules import Rules
+
+_HINTS_KEY: Final = "topologyhints"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,15 @@ def attraction(  # noqa: PLR0913 - each is a fact of its own
     hints = locality.hints(container, wanted) if locality is not None and wanted.sources else ()
     strict, picks = bool(hints and preferences.strict_hints), bool(hints and preferences.pick_by_hints)
     return Attraction(pull=Pull(weights=drawn, hints=hints, strict=strict, picks=picks), problems=tuple(problems))
+
+
+def asks_kubelet(rules: Rules, sandbox: Sandbox) -> bool:
+    """Return whether the devices that the kubelet gave can matter for containers of a pod (S)."""
+    if rules.is_flat:
+        return False
+    return HintSource.POD_RESOURCES.value in rules.hint_sources or any(
+        _HINTS_KEY in key and text not in ("false", "none") for key, text in sandbox.annotations.items()
+    )
 
 
 def _wanted(rules: Rules, preferences: Preferences) -> Wanted:

@@ -34,7 +34,7 @@ Sharing = Literal["allow", "pod", "container"]
 MirroredRequests = Literal["auto", "always", "never"]
 Grouping = Literal["numa", "socket", "die", "l3", "machine", "individual"]
 Spread = Literal["none", "cores", "numa"]
-HintSource = Literal["devices", "mounts"]
+HintSource = Literal["devices", "mounts", "pod-resources"]
 CpuPriority = Literal["high", "normal", "low", "none"]
 BurstableLevel = Literal["none", "system", "socket", "die", "numa", "l3"]
 TopologyManagerPolicy = Literal["none", "best-effort", "restricted", "single-numa-node"]
@@ -321,7 +321,8 @@ class Policy:
         ListOf(OneOf(get_args(HintSource))),
         ("devices",),
         "What of a container without a claim decides near which NUMA node it is placed, where its annotations say "
-        'nothing: the `"devices"` it is given, the file systems of its `"mounts"`. Empty: nothing.',
+        'nothing: the `"devices"` it is given, the file systems of its `"mounts"`, its `"pod-resources"`, that is the '
+        "devices of device plugins, which the kubelet is asked for with each new pod. Empty: nothing.",
         reloadable=True,
     )
     colocate_pods: bool = _setting(

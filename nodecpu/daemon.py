@@ -52,6 +52,7 @@ from nodecpu.measured import MeasuredClaims
 from nodecpu.metrics import Counters, render
 from nodecpu.nri import connection as nri
 from nodecpu.nri.plugin import Plugin
+from nodecpu.podresources import PodResources
 from nodecpu.policy.facts import AllocatedClaim
 from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Update
@@ -187,6 +188,7 @@ class Daemon:
         self._cgroups = cgroups
         self._disk = Disk(self._started.claim_store)
         self._specs = _claim_files(config, started)
+        self._pod_resources = PodResources(config.paths.kubelet)
         self._service = Service(
             self._started.books,
             self._arranged.machine,
@@ -198,12 +200,13 @@ class Daemon:
                 pending=lambda: self._audit.kick(),
                 freed=lambda: self._claims.notify(),
                 released=lambda uid: self._claims.forget_row(uid),
+                hinted=self._pod_resources.ask,
             ),
             quotas=CpuQuotas(config.paths.cgroup),
         )
         self._service.restore_pods(self._started.pods)
         self._service.adopting = self._started.adopting
-        self._service.locality = Locality(config.paths.root, started.topology)
+        self._service.locality = Locality(config.paths.root, started.topology, self._pod_resources.given)
         self._export = Export(config.paths.run / "export", started.books, enabled=config.export.enabled)
         self._service.mount_of = self._export.create
         started.books.exported = self._export.changed
@@ -221,15 +224,7 @@ class Daemon:
         doors = Doors(source=self._source, disk=self._disk, specs=self._specs)
         self._claims = Claims(self._service, doors, self._counters, wait_s=config.claims.wait_s)
         self._claims.with_metadata = config.dra.device_metadata
-        self._audit = Audit(
-            self._service,
-            cgroups,
-            Means(unasked=self._unasked, systemd=Systemd()),
-            self._counters,
-            period_s=config.enforce.period_s,
-        )
-        self._audit.after_walk = self._after_walk
-        self._audit.is_aside = lambda: bool(self._aside.reason)
+        self._audit = self._made_audit(cgroups)
         self._synchronized = asyncio.Event()
         self._lost_at: float | None = None  # when the link to the runtime was last lost, by the monotonic clock
         self._surroundings = Surroundings(
@@ -238,7 +233,14 @@ class Daemon:
         self._hotplug = Hotplug(
             config.paths.root, cgroups, started.topology, arrange=self._arrange, taken=self._machine_changed
         )
-        self._audit.before_walk = self._look_at_machine
+
+    def _made_audit(self, cgroups: Cgroups) -> Audit:
+        means = Means(unasked=self._unasked, systemd=Systemd())
+        audit = Audit(self._service, cgroups, means, self._counters, period_s=self._config.enforce.period_s)
+        audit.before_walk = self._look_at_machine
+        audit.after_walk = self._after_walk
+        audit.is_aside = lambda: bool(self._aside.reason)
+        return audit
 
     async def run(self) -> None:
         """Serve until told to stop, then save and leave nothing behind but the state."""
@@ -456,7 +458,7 @@ class Daemon:
         left = held - {device.name for device in arranged.devices}
         gone = [replace(device, cpus=NO_CPUS) for device in self._arranged.devices if device.name in left]
         self._arranged = replace(arranged, devices=(*arranged.devices, *gone))
-        self._service.locality = Locality(self._config.paths.root, topology)
+        self._service.locality = Locality(self._config.paths.root, topology, self._pod_resources.given)
         self._specs.describe_by(describer(topology, self._config.dra.driver))
         self._surroundings = replace(self._surroundings, machine=machine_of(topology), available=arranged.available)
         self._publish()

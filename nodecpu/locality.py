@@ -1,4 +1,4 @@
-"""Which NUMA node a device or a file system is close to, by sysfs (thin reader, shell; S).
+"""Which NUMA node a device or a file system is close to, by sysfs and by the kubelet (thin reader, shell; S).
 
 Nothing here can hang: sysfs and mountinfo are read, the files themselves are never touched. What is not told is None.
 Source: sysfs-bus-pci (numa_node), proc(5) on mountinfo.
@@ -6,13 +6,15 @@ Source: sysfs-bus-pci (numa_node), proc(5) on mountinfo.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import CpuSet, union
+from nodecpu.ids import SandboxID
+from nodecpu.podresources import GivenDevice
 from nodecpu.policy.annotations import HintSource
 from nodecpu.policy.facts import Container
 from nodecpu.policy.pull import Hint
@@ -45,16 +47,28 @@ def patterns(text: str | None) -> tuple[str, ...]:
     return tuple(found for part in parts if (found := part.strip().removeprefix("-").strip()))
 
 
+Given = Callable[[SandboxID, str], Iterable[GivenDevice]]
+"""Returns the devices that the kubelet gave to a container of a sandbox."""
+
+
+def _nothing(_sandbox_id: SandboxID, _container: str) -> tuple[GivenDevice, ...]:
+    return ()
+
+
 class Locality:
     """What devices and mounts of containers are close to."""
 
-    def __init__(self, root: Path, topology: Topology) -> None:
-        """``root`` is the directory that holds ``sys`` and ``proc``."""
+    def __init__(self, root: Path, topology: Topology, given: Given = _nothing) -> None:
+        """``root`` is the directory that holds ``sys`` and ``proc``; ``given`` knows what the kubelet gave."""
         self._root = root
+        self._given = given
         self._cpus: Mapping[int, CpuSet] = {node.id: node.cpus for node in topology.numa if node.cpus}
 
     def hints(self, container: Container, wanted: Wanted) -> tuple[Hint, ...]:
-        """Return a hint for each device and mount that is close to a NUMA node, in the order they are given."""
+        """Return a hint for each device and mount that is close to NUMA nodes, in the order they are given.
+
+        Devices that the kubelet gave come last, by the name of their resource.
+        """
         found: list[Hint] = []
         devices = container.devices if HintSource.DEVICES in wanted.sources else ()
         if len(devices) <= MAX_LOOKED_AT:
@@ -67,6 +81,11 @@ class Locality:
             for path in container.mounts:
                 if wanted.counts(path) and (numbers := _mounted(path, mounts)) is not None:
                     found += self._hint(path, f"block/{numbers}")
+        if HintSource.POD_RESOURCES in wanted.sources:
+            for given in self._given(container.sandbox_id, container.name):
+                cpus = union(self._cpus[node] for node in given.nodes if node in self._cpus)
+                if cpus and wanted.counts(given.resource):
+                    found.append(Hint(source=given.resource, cpus=cpus))
         return tuple(found)
 
     def _hint(self, path: str, device: str) -> list[Hint]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nodecpu.annotated import annotated, reported, scheduling_of
-from nodecpu.attraction import Nearness, attraction
+from nodecpu.attraction import Nearness, asks_kubelet, attraction
 from nodecpu.books import Books
 from nodecpu.cpuset import MAX_ID, union
 from nodecpu.errors import NoCapacity, NodeCpuError, NotReady
@@ -64,11 +64,15 @@ class Probe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watchers:
-    """Who is told: ``pending`` when containers wait for a new cpuset, ``freed`` when CPUs or links became available."""
+    """Who is told: ``pending`` when containers wait for a new cpuset, ``freed`` when CPUs or links became available.
+
+    ``hinted``: of a new sandbox whose containers are to be near the devices that the kubelet gave them.
+    """
 
     pending: Callable[[], None]
     freed: Callable[[], None]
     released: Callable[[ClaimUID], None]
+    hinted: Callable[[Sandbox], None] = lambda sandbox: None
 
 
 class Service:
@@ -143,8 +147,10 @@ class Service:
         return self._reply(updates)
 
     def run_sandbox(self, sandbox: Sandbox) -> None:
-        """Note a pod sandbox."""
+        """Note a pod sandbox; what the kubelet gave its containers is asked for where that can matter."""
         self._sandboxes[sandbox.id] = sandbox
+        if asks_kubelet(self.rules, sandbox):
+            self._watchers.hinted(sandbox)
 
     def stop_sandbox(self, sandbox: Sandbox) -> None:
         """Nothing ends with a sandbox's stop: its containers have their own events."""
