@@ -37,6 +37,7 @@ from nodecpu.dra.condition import Condition, conditions
 from nodecpu.dra.devices import offered_devices
 from nodecpu.dra.files import ClaimFiles
 from nodecpu.dra.metadata import MetadataFiles, describer
+from nodecpu.dra.podresources import PodResources
 from nodecpu.enforce.audit import Audit, CgroupProbe, Means
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.quota import CpuQuotas
@@ -52,7 +53,6 @@ from nodecpu.measured import MeasuredClaims
 from nodecpu.metrics import Counters, render
 from nodecpu.nri import connection as nri
 from nodecpu.nri.plugin import Plugin
-from nodecpu.podresources import PodResources
 from nodecpu.policy.facts import AllocatedClaim
 from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Update

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from nodecpu.cpuset import CpuSet, union
+from nodecpu.dra.podresources import GivenDevice
 from nodecpu.ids import SandboxID
-from nodecpu.podresources import GivenDevice
 from nodecpu.policy.annotations import HintSource
 from nodecpu.policy.facts import Container
 from nodecpu.policy.pull import Hint

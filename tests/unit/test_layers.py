@@ -16,7 +16,18 @@ from tests.support import ROOT
 PACKAGE = Path(nodecpu.__file__).parent
 
 PURE_STANDARD = (
-    *("__future__", "collections", "dataclasses", "enum", "fnmatch", "functools", "hashlib", "itertools", "math"),
+    *(
+        "__future__",
+        "bisect",
+        "collections",
+        "dataclasses",
+        "enum",
+        "fnmatch",
+        "functools",
+        "hashlib",
+        "itertools",
+        "math",
+    ),
     *("operator", "re", "struct", "types", "typing"),
 )
 """Standard modules without I/O, clock, chance or logging."""

@@ -12,9 +12,9 @@ import pytest
 
 from nodecpu.attraction import asks_kubelet
 from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.dra.podresources import METHOD, GivenDevice, PodResources
 from nodecpu.ids import ContainerID, SandboxID
 from nodecpu.locality import Locality, Wanted
-from nodecpu.podresources import METHOD, GivenDevice, PodResources
 from nodecpu.policy.annotations import HintSource
 from nodecpu.policy.facts import Container, Sandbox
 from nodecpu.policy.pull import Hint
