@@ -52,6 +52,7 @@ KEYS: Final = tuple(Fields.__annotations__)
 MAX_VALUE: Final = 4000
 """Characters of one value: the journal splits lines far above this."""
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=False).encode
 _PLAIN: Final = re.compile(r'[^\s"=\\]+')
 _ATTRIBUTE: Final = "nodecpu_fields"
 _PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
@@ -76,7 +77,10 @@ def kv(logger: logging.Logger, level: int, sentence: str, **fields: Unpack[Field
         unknown = sorted(fields.keys() - Fields.__annotations__.keys())
         raise TypeError(f"not a key of log lines: {', '.join(unknown)}")
     if logger.isEnabledFor(level):
-        logger.log(level, "%s", sentence, extra={_ATTRIBUTE: {"op": _op.get() or None, **fields}}, stacklevel=2)
+        # Not by ``logger.log``: it looks up who called, which no line tells, and that takes as long as all the rest.
+        record = logging.LogRecord(logger.name, level, "", 0, sentence, (), None)
+        setattr(record, _ATTRIBUTE, {"op": _op.get() or None, **fields})
+        logger.handle(record)
 
 
 def setup(level: str, stream: TextIO | None = None) -> None:
@@ -121,14 +125,12 @@ class LineFormatter(logging.Formatter):
 
 def line(sentence: str, fields: Mapping[str, object]) -> str:
     """Return a sentence and its values as one line, keys in the order of the list."""
-    values = dict(fields)
-    error = values.get("err")
+    error = fields.get("err")
     if isinstance(error, NodeCpuError):
-        values["err"] = error.message
-        values.setdefault("hint", error.hint or None)
+        fields = {"hint": error.hint or None, **fields, "err": error.message}
     elif isinstance(error, BaseException):
-        values["err"] = f"{type(error).__name__}: {error}"
-    pairs = (f"{key}={_quoted(str(values[key]))}" for key in KEYS if values.get(key) is not None)
+        fields = {**fields, "err": f"{type(error).__name__}: {error}"}
+    pairs = [f"{key}={_quoted(str(value))}" for key in KEYS if (value := fields.get(key)) is not None]
     return " ".join((_printable(sentence), *pairs))
 
 
@@ -138,7 +140,7 @@ def _quoted(text: str) -> str:
         text = text[: MAX_VALUE - 3] + "..."
     if text.isprintable() and _PLAIN.fullmatch(text):
         return text
-    return _printable(json.dumps(text, ensure_ascii=False))
+    return _printable(_JSON(text))
 
 
 def _printable(text: str) -> str:
