@@ -63,7 +63,8 @@ class Export:
 
     def changed(self) -> None:
         """Note that what containers have may differ from what their files say."""
-        self._due.set()
+        if self.enabled or self._told:  # else there are no files
+            self._due.set()
 
     async def run(self) -> None:
         """Keep the files as they should be until cancelled."""

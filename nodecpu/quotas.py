@@ -59,8 +59,8 @@ class Quotas:
         Returns its grant: without a quota of ours where the pod's stays too low, since a kernel with cgroup v1 would
         refuse it.
         """
-        others = self._books.ledger.containers.values()
-        grants = [grant, *(one for one in others if one.pod_uid == grant.pod_uid and one.id != grant.id)]
+        others = self._books.ledger.of_pod(grant.pod_uid)
+        grants = [grant, *(one for one in others if one.id != grant.id)]
         if self._cover(grants, lift=lift) or grant.quota_us is None or grant.quota_us < 0:
             return grant
         return replace(grant, quota_us=None, reason=f"{grant.reason}; its pod's CPU quota is too low for what it owns")

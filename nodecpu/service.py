@@ -33,7 +33,7 @@ from nodecpu.policy.links import Links, links_of, require_present
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.memory import make_memory_room
 from nodecpu.policy.pending import Seen
-from nodecpu.policy.plan import Change, Creation, Mount, Update
+from nodecpu.policy.plan import Change, Creation, Mount, Placement, Update
 from nodecpu.policy.pull import Pull
 from nodecpu.policy.rebuilt import as_it_runs
 from nodecpu.policy.requests import Request, check_handler, request_of
@@ -183,7 +183,7 @@ class Service:
                 if not self._reclaim():
                     raise
                 grant = self._decide(sandbox, container, links, request, previous)
-            self._enter(grant)
+            placement = self._enter(grant)
         except NodeCpuError as err:
             self._counters.refused(err, "container", _name(sandbox, container), sandbox.uid)
             kv(
@@ -197,7 +197,6 @@ class Service:
             )
             self.reports.report(self._subject(sandbox), "ContainerRefused", str(err))
             raise
-        placement = self.books.placement(container.id)
         if placement is not None:
             self.books.pending.create(container.id, placement)
         updates = self._reply(self._due(besides=container.id))
@@ -285,8 +284,7 @@ class Service:
     def pod_gone(self, uid: PodUID) -> None:
         """Forget a pod, unless its containers still run."""
         pod = next((pod for pod in self._pods.values() if pod.uid == uid), None)
-        running = {grant.pod_uid for grant in self.books.ledger.containers.values()}
-        if pod is None or pod.runtime_uid in running:
+        if pod is None or self.books.ledger.of_pod(pod.runtime_uid):
             return
         self._pod_store.commit_pods([], [uid])
         del self._pods[pod.runtime_uid]
@@ -546,7 +544,8 @@ class Service:
         found = annotated(self.rules, sandbox, container, spec)
         preferences = reported(found, self._counters, self.reports, self._subject(sandbox), container)
         request = request_of(self.rules, sandbox, container, spec, claimed, reserved=reserved, preferences=preferences)
-        return links, replace(request, pull=self._pull(sandbox, container, preferences))
+        pull = self._pull(sandbox, container, preferences)
+        return links, replace(request, pull=pull) if pull else request
 
     def _pull(self, sandbox: Sandbox, container: Container, preferences: Preferences) -> Pull:
         """Return where a container is drawn to: to others, and to what it uses (S)."""
@@ -631,7 +630,8 @@ class Service:
         )
         return same and self.books.ledger.grantable(previous.exclusive) == previous.exclusive
 
-    def _enter(self, grant: ContainerGrant) -> None:
+    def _enter(self, grant: ContainerGrant) -> Placement | None:
+        """Take a grant into the books; return where the container runs by them."""
         if self._quotas is not None:
             grant = self._quotas.covered(grant, lift=self.rules.lift_pod_quota)
         self.books.enact(Change(put_containers=(grant, *make_memory_room(self.books.ledger, grant))))
@@ -648,6 +648,7 @@ class Service:
             mems=None if placement is None else placement.mems,
             state=grant.reason,
         )
+        return placement
 
     def _drop(self, container_ids: Sequence[ContainerID]) -> None:
         """Release containers that the books know, and the released claims that only they held."""

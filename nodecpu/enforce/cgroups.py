@@ -13,7 +13,6 @@ from typing import Final
 from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.failpoints import reach
 
-
 _CHUNK: Final = 4096
 
 
@@ -41,7 +40,8 @@ class Cgroups:
         where = _relative(cgroups_path)
         if where is None:
             return None
-        # By plain calls and texts: a synchronisation does this for every container, and pathlib takes ten times as long.
+        # By plain calls and texts: a synchronisation does this for every container, and pathlib takes ten times as
+        # long.
         cpus, mems = self._effective
         try:
             found = Effective(

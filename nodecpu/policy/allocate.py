@@ -117,7 +117,10 @@ def asked(grant: ContainerGrant, request: Request) -> ContainerGrant:
 
 def figured(tree: PoolTree, rules: Rules, grant: ContainerGrant) -> ContainerGrant:
     """Return a grant with the CPU shares and the quota that go with it."""
-    return replace(grant, shares=shares(tree, grant), quota_us=quota_us(rules, grant))
+    figures = shares(tree, grant), quota_us(rules, grant)
+    if figures == (grant.shares, grant.quota_us):
+        return grant
+    return replace(grant, shares=figures[0], quota_us=figures[1])
 
 
 def _why(ledger: Ledger, home: Pool, pool: Pool, picked: Picked, request: Request) -> str:

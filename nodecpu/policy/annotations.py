@@ -240,7 +240,7 @@ def preferences_of(
 
 def _found(domain: str, annotations: Mapping[str, str], problems: list[Problem]) -> Iterator[_Found]:
     """Yield the annotations of a domain, in order of their names; what has no scope of ours becomes a problem."""
-    for name in sorted(annotations):
+    for name in sorted(name for name in annotations if domain in name):
         prefix, slash, rest = name.partition("/")
         if prefix == domain and rest in OF_THE_POD:
             yield _Found(name=name, key=rest, scope=_BARE, container="", value=annotations[name])

@@ -9,7 +9,7 @@ agree with the grants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.ids import ClaimUID, ContainerID, PodUID
@@ -35,7 +35,10 @@ class Ledger:
         self._own_bare = [0] * len(tree.pools)
         self._holders: dict[ClaimUID, dict[ContainerID, None]] = {}
         self._by_name: dict[tuple[PodUID, str], ContainerID] = {}
+        self._by_pod: dict[PodUID, dict[ContainerID, None]] = {}
         self._memory: dict[tuple[int, bool], int] = {}
+        self._grantable: tuple[int, ...] = ()
+        self._grantable_without = -1
 
     @property
     def claims(self) -> Mapping[ClaimUID, ClaimGrant]:
@@ -55,6 +58,10 @@ class Ledger:
         """Return the container of that name in a pod, the latest if there were several."""
         found = self._by_name.get((pod_uid, name))
         return None if found is None else self._containers[found]
+
+    def of_pod(self, pod_uid: PodUID) -> tuple[ContainerGrant, ...]:
+        """Return the containers of a pod."""
+        return tuple(self._containers[i] for i in self._by_pod.get(pod_uid, ()))
 
     def pool_of(self, grant: ContainerGrant) -> Pool:
         """Return a container's pool; the root if its pool is no longer there."""
@@ -77,6 +84,17 @@ class Ledger:
         """Return those of ``cpus`` that could be given now: free, and not held for a prepare under way."""
         return CpuSet.from_mask(cpus.mask & ~(self._taken | self._held))
 
+    def grantable_counts(self) -> Sequence[int]:
+        """Return by pool how many of its sharable CPUs could be given now.
+
+        Counted anew only when grants of CPUs have changed: most containers come and go without any.
+        """
+        without = self._taken | self._held
+        if without != self._grantable_without:
+            self._grantable = tuple(len(self.grantable(pool.sharable)) for pool in self.tree.pools)
+            self._grantable_without = without
+        return self._grantable
+
     def owner(self, cpu: int) -> ClaimGrant | ContainerGrant | None:
         """Return whose exclusive CPU it is."""
         for claim in self._claims.values():
@@ -90,6 +108,10 @@ class Ledger:
         So a pool with containers that asked for nothing keeps a CPU for them (P3).
         """
         return self._portions[pool.index] + (1 if self._bare[pool.index] else 0)
+
+    def needs_mcpu(self) -> Sequence[int]:
+        """Return what ``need_mcpu`` tells, by pool."""
+        return [portion + bool(bare) for portion, bare in zip(self._portions, self._bare, strict=True)]
 
     def portions_mcpu(self, pool: Pool) -> int:
         """Return the sum of the shared portions granted in a pool and below it."""
@@ -157,6 +179,7 @@ class Ledger:
             self._containers[container.id] = container
             self._taken |= container.exclusive.mask
             self._by_name[container.pod_uid, container.name] = container.id
+            self._by_pod.setdefault(container.pod_uid, {})[container.id] = None
             self._count(container, is_new=True)
             for link in container.links:
                 self._holders.setdefault(link.claim_uid, {})[container.id] = None
@@ -174,6 +197,10 @@ class Ledger:
         self._taken &= ~old.exclusive.mask
         if self._by_name.get((old.pod_uid, old.name)) == container_id:
             del self._by_name[old.pod_uid, old.name]
+        siblings = self._by_pod[old.pod_uid]
+        del siblings[container_id]
+        if not siblings:
+            del self._by_pod[old.pod_uid]
         self._count(old, is_new=False)
         for link in old.links:
             holders = self._holders[link.claim_uid]

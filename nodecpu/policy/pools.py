@@ -58,10 +58,11 @@ class Pool:
 class PoolTree:
     """All pools of a node; parents come before their children, index 0 is the root.
 
-    ``cores`` are its cores' CPUs, ``memory_bytes`` the sizes of its memory nodes.
+    ``parents`` are the pools but the root with their parents, as indexes. ``cores`` are its cores' CPUs,
+    ``memory_bytes`` the sizes of its memory nodes.
     """
 
-    __slots__ = ("_by_name", "_memory", "_sizes", "cores", "memory_bytes", "pools", "usable")
+    __slots__ = ("_by_name", "_memory", "_sizes", "cores", "memory_bytes", "parents", "pools", "usable")
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class PoolTree:
         self._memory = NodeSet(self.memory_bytes)
         self._sizes: dict[int, int] = {}
         self.pools = tuple(pools)
+        self.parents = tuple((pool.index, pool.ancestors[1]) for pool in self.pools[1:])
         self.usable = usable
         self.cores = tuple(core.mask for core in cores)
         self._by_name = {pool.name: pool for pool in self.pools}

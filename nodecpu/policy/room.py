@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nodecpu.cpuset import NO_CPUS, CpuSet, NodeSet
@@ -48,33 +49,37 @@ def spare_mcpu(ledger: Ledger, pool: Pool, taking: CpuSet = NO_CPUS) -> int:
 class Survey:
     """Every pool's room at one moment, by the pool's index, for decisions that compare them all.
 
-    Capacity and spare as ``capacity_mcpu`` and ``spare_mcpu`` tell; ``slices`` is how many CPUs ``sliceable`` returns.
+    Capacity and spare as ``capacity_mcpu`` and ``spare_mcpu`` tell.
     """
 
     capacity_mcpu: tuple[int, ...]
     spare_mcpu: tuple[int, ...]
-    slices: tuple[int, ...]
 
 
 def survey(ledger: Ledger) -> Survey:
     """Return the room of all pools, each looked at once (parents come before their children)."""
-    pools = ledger.tree.pools
-    free = [len(ledger.grantable(pool.sharable)) for pool in pools]
-    capacity = [1000 * free[pool.index] - ledger.need_mcpu(pool) for pool in pools]
+    counts, needs = ledger.grantable_counts(), ledger.needs_mcpu()
+    capacity = [1000 * free - need for free, need in zip(counts, needs, strict=True)]
     spare = list(capacity)
-    most = [max(0, one // 1000) for one in capacity]
+    for index, parent in ledger.tree.parents:
+        if parent and spare[parent] < spare[index]:
+            spare[index] = spare[parent]
+    return Survey(capacity_mcpu=tuple(capacity), spare_mcpu=tuple(spare))
+
+
+def slice_counts(ledger: Ledger) -> Sequence[int]:
+    """Return by pool how many CPUs ``sliceable`` returns."""
+    free, needs = ledger.grantable_counts(), ledger.needs_mcpu()
+    most = [max(0, (1000 * count - need) // 1000) for count, need in zip(free, needs, strict=True)]
     slices = list(free)
-    for pool in reversed(pools):  # as _slice_below does, in numbers
-        if ledger.need_mcpu(pool):
+    for pool in reversed(ledger.tree.pools):  # as _slice_below does, in numbers
+        if needs[pool.index]:
             kept_below = sum(free[child] - slices[child] for child in pool.children)
             slices[pool.index] = min(most[pool.index], free[pool.index] - kept_below)
-    for pool in pools[1:]:
-        parent = pool.ancestors[1]
-        if parent:
-            spare[pool.index] = min(spare[pool.index], spare[parent])
-        most[pool.index] = min(most[pool.index], most[parent])
-        slices[pool.index] = min(slices[pool.index], most[pool.index])
-    return Survey(capacity_mcpu=tuple(capacity), spare_mcpu=tuple(spare), slices=tuple(slices))
+    for index, parent in ledger.tree.parents:
+        most[index] = min(most[index], most[parent])
+        slices[index] = min(slices[index], most[index])
+    return slices
 
 
 def isolated_for(ledger: Ledger, pool: Pool, count: int, *, wanted: bool) -> CpuSet:

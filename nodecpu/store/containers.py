@@ -69,6 +69,8 @@ class ContainerStore:
         with _failing(self._path):
             if len(puts) == 1 and not drops:
                 self._db.execute("INSERT OR REPLACE INTO containers VALUES (?, ?)", puts[0])
+            elif len(drops) == 1 and not puts:
+                self._db.execute("DELETE FROM containers WHERE id = ?", drops[0])
             else:
                 self._all_or_nothing("DELETE FROM containers WHERE id = ?", drops, "containers", puts)
         reach("containers-committed")
