@@ -43,28 +43,34 @@ class _Layout:
     """Where the fields of a census are. ``threads`` is the size of the largest core.
 
     ``cores``, ``l3`` and ``numa`` are the masks of these groups, which the tree of units may have merged or left out.
+    ``crossing`` are the fields of units that are divided among groups; of one size they come after the others.
     """
 
-    __slots__ = ("_bases", "_homes", "cores", "l3", "mixed", "numa", "threads", "whole")
+    __slots__ = ("_bases", "_homes", "cores", "crossing", "l3", "mixed", "numa", "threads", "whole")
 
-    def __init__(self, sizes: Iterable[int], topology: Topology) -> None:
+    def __init__(self, topology: Topology) -> None:
         self.cores = tuple(core.cpus.mask for core in topology.cores)
         self.l3 = tuple(cache.cpus.mask for cache in topology.l3)
         self.numa = tuple(node.cpus.mask for node in topology.numa if node.cpus)
         self.threads = max(core.bit_count() for core in self.cores)
-        self.mixed = self.whole = 0
-        self._bases: dict[int, int] = {}
+        self.mixed = self.whole = self.crossing = 0
+        self._bases: dict[tuple[int, bool], int] = {}
         self._homes: dict[int, int] = {}
+
+    def number(self, kinds: Iterable[tuple[int, bool]]) -> None:
+        """Give fields to kinds of units: the size, and whether it is divided among groups."""
         base = 0
-        for size in sorted(sizes):
-            self._bases[size] = base
+        for size, has_groups in sorted(kinds):
+            self._bases[size, has_groups] = base
             self.mixed |= _bits(base, 0, size)
             self.whole |= _bits(base + size + 1, 0, size)
-            base += 3 * (size + 1)
+            end = base + 3 * (size + 1)
+            self.crossing |= _bits(base, 0, end - base - 1) if has_groups else 0
+            base = end
 
-    def bits_of(self, size: int, free: int, whole: int) -> int:
+    def bits_of(self, kind: tuple[int, bool], free: int, whole: int) -> int:
         """Return the census bits of a unit with so many CPUs free and in wholly free cores."""
-        base, step = self._bases[size], size + 1
+        base, step = self._bases[kind], kind[0] + 1
         bits = 1 << (base + step + whole) | 1 << (base + 2 * step + free)
         return bits | 1 << (base + whole) if free - whole >= self.threads - 1 else bits
 
@@ -72,16 +78,16 @@ class _Layout:
         """Return the NUMA nodes, the L3 groups and the cores inside a mask."""
         return tuple(tuple(one for one in level if one & mask == one) for level in (self.numa, self.l3, self.cores))
 
-    def field(self, size: int) -> int:
-        """Return all census bits of units of a size."""
-        return _bits(self._bases[size], 0, 3 * (size + 1) - 1)
+    def field(self, kind: tuple[int, bool]) -> int:
+        """Return all census bits of a kind of units."""
+        return _bits(self._bases[kind], 0, 3 * (kind[0] + 1) - 1)
 
     def homes(self, count: int) -> int:
         """Return the census bits of units that hold a request, the better the lower."""
         if count not in self._homes:
             rest = count % self.threads
             bits = 0
-            for size, base in self._bases.items():
+            for (size, _), base in self._bases.items():
                 if size >= count:
                     step = size + 1
                     bits |= _bits(base, count - rest, size) if rest else 0
@@ -105,12 +111,11 @@ class Unit:
     """A node of the tree: the mask of its CPUs and its children, which partition it; none: single CPUs below.
 
     ``groups`` are the units that a request is divided among which none of them holds: the NUMA nodes inside, else the
-    L3 groups; a unit without any is divided among its children. ``wide`` are the units from here down with groups, and
-    ``crossing`` the census bits that mean one of them. ``levels``, of these and of their groups alone: the masks of the
-    NUMA nodes, of the L3 groups and of the cores inside.
+    L3 groups; a unit without any is divided among its children. ``wide`` are the units from here down with groups.
+    ``levels``, of these and of their groups alone: the masks of NUMA nodes, of L3 groups and of cores inside.
     """
 
-    __slots__ = ("_around", "_last", "children", "crossing", "groups", "layout", "levels", "mask", "size", "wide")
+    __slots__ = ("_around", "_last", "children", "groups", "kind", "layout", "levels", "mask", "size", "wide")
 
     def __init__(self, mask: int, children: tuple[Unit, ...], layout: _Layout) -> None:
         self.mask = mask
@@ -123,7 +128,7 @@ class Unit:
             unit.levels = unit.levels or layout.levels(unit.mask)
         below = tuple(unit for child in children for unit in child.wide)
         self.wide: tuple[Unit, ...] = (self, *below) if self.groups else below
-        self.crossing = sum({layout.field(unit.size) for unit in self.wide})
+        self.kind = (self.size, bool(self.groups))
         self._last = _Census()
         self._around: dict[int, tuple[int, ...]] = {}
 
@@ -152,7 +157,7 @@ class Unit:
             below = child.census(part)
             bits |= below.bits
             whole |= below.whole
-        own = self.layout.bits_of(self.size, free.bit_count(), whole.bit_count())
+        own = self.layout.bits_of(self.kind, free.bit_count(), whole.bit_count())
         self._last = _Census(free, bits | own, own, whole)
         self._around.clear()
         return self._last
@@ -186,10 +191,11 @@ def build_units(topology: Topology) -> Unit:
         for cpus in groups
     ]
     nodes = build_tree([Named(rank=-1, kind="machine", label="", cpus=topology.online), *named])
-    layout = _Layout({len(node.cpus) for node in nodes}, topology)
+    layout = _Layout(topology)
     units: dict[int, Unit] = {}
     for node in reversed(nodes):  # children before parents
         units[node.index] = Unit(node.cpus.mask, tuple(units[i] for i in node.children), layout)
+    layout.number({unit.kind for unit in units.values()})
     return units[0]
 
 
@@ -206,7 +212,7 @@ def _take(unit: Unit, free: int, count: int) -> int:
     if count in (0, free.bit_count()):
         return free if count else 0
     home = _lowest_bit(unit.census(free).bits & unit.layout.homes(count))
-    if home & unit.crossing:
+    if home & unit.layout.crossing:
         return _take_crossing(unit, home, free, count)
     while not home & unit.census(free).own:
         towards = [one for one in unit.parts(free) if one[0].census(one[1]).bits & home]
@@ -226,7 +232,7 @@ def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
     fitting = []
     for unit in machine.wide:
         part = free & unit.mask
-        if home & machine.layout.field(unit.size) and part.bit_count() >= count:
+        if home & machine.layout.field(unit.kind) and part.bit_count() >= count:
             rooms = _sums((group.mask for group in unit.groups), part)
             fitting.append((bisect_left(rooms, count), rooms[-1], part, unit))
     fitting.sort(key=lambda one: one[:3])

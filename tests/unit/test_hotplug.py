@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nodecpu.arrangement import Arrangement, arrange
@@ -257,6 +257,7 @@ def test_machine_that_cannot_be_followed_is_told_and_tried_again(
 
 @settings(max_examples=30)
 @given(changes=st.lists(st.sets(st.integers(0, 14), max_size=13), min_size=1, max_size=4))
+@example(changes=[{0, 1, 2, 3, 8, 9, 11, 12, 13, 14}])  # a socket of as many CPUs as a node that is whole
 def test_whatever_goes_and_comes_the_books_hold_and_everybody_is_back_in_the_end(changes: list[set[int]]) -> None:
     """T6: claims keep their CPUs, nobody runs on another's, no cpuset is empty or names what is gone."""
 
