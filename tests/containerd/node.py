@@ -20,6 +20,7 @@ import pytest
 import tomli_w
 
 from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.export import IN_CONTAINER
 from nodecpu.lab.apiserver import ApiServer
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.jsontree import JsonObject, text
@@ -180,6 +181,12 @@ class Node:
         info = json.loads(self.containerd.cri.state(started.container_id).info["info"])
         return dict(variable.split("=", 1) for variable in info["runtimeSpec"]["process"]["env"])
 
+    def told(self, started: Started) -> dict[str, str]:
+        """Return what a container reads of what it got, as its processes see the file."""
+        pid = self.cgroups.cpus_file(started.cgroup).with_name("cgroup.procs").read_text().split()[0]
+        lines = Path(f"/proc/{pid}/root{IN_CONTAINER}").read_text().splitlines()
+        return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
+
     async def open(self) -> None:
         """Start the API server and the kubelet's plugin manager, and write the daemon's configuration."""
         await self.api.start(self._tasks)
@@ -232,6 +239,7 @@ class Node:
             "nri": {"socket": str(self.containerd.nri_socket)},
             "kube": {"kubeconfig": str(base / "kubeconfig")},
             "enforce": {"period_s": 1.0},
+            "export": {"enabled": True},
             "log": {"level": "debug"},
         }
         self.daemon.config.write_text(tomli_w.dumps(configuration))

@@ -68,6 +68,21 @@ def test_claim_container_is_pinned_to_its_claim_and_the_other_one_is_kept_off() 
     play(story)
 
 
+def test_containers_read_what_they_got_and_what_became_of_it() -> None:
+    """X1: the file is mounted by NRI's adjustment, and is rewritten where the container sees it."""
+
+    async def story(node: Node) -> None:
+        shared = await node.run("shared")
+        assert node.told(shared)["SHARED_CPUS"] == str(online())
+        claim = await node.prepare("one", 1)
+        holder = await node.run("holder", claim)
+        assert node.told(holder)["CLAIMED_CPUS"] == str(claim.cpus)
+        assert node.told(holder)["CLAIM_1"].split()[0] == claim.uid
+        await node.until(lambda: node.told(shared)["SHARED_CPUS"] == str(online() - claim.cpus), "the file's new text")
+
+    play(story)
+
+
 def test_a_variable_that_a_pod_sets_itself_gains_nothing() -> None:
     """L1: right CPUs or malformed, it runs with everybody else."""
 
