@@ -139,7 +139,7 @@ class Claims:
             await self._unprepare(uid)
 
     async def release_gone(self, grant: ClaimGrant) -> bool:
-        """Release a claim whose object is proved gone, unless it changed or a container uses it; return whether (R2).
+        """Release a claim that is proved gone or over, unless it changed or a container uses it; return whether (R2).
 
         Raises NodeCpuError if the disk fails.
         """
@@ -147,7 +147,13 @@ class Claims:
             if self._books.ledger.claims.get(grant.uid) != grant or self._service.is_used(grant.uid):
                 return False
             claim = f"{grant.namespace}/{grant.name}"
-            kv(_LOG, logging.WARNING, "claim is gone and was never unprepared", claim=claim, claim_uid=grant.uid)
+            kv(
+                _LOG,
+                logging.WARNING,
+                "claim is over and was never unprepared",
+                claim=claim,
+                claim_uid=grant.uid,
+            )
             await self._unprepare(grant.uid)
             self._counters.gone_claims += 1
             return True

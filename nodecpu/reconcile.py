@@ -4,8 +4,10 @@ Load: one GET for each claim that no container uses, spread out, once a period; 
 nothing would follow. A LIST would be one call, but of all claims of the cluster, from every node. So an ordinary pass
 asks nothing at all.
 
-Gone means: under its name there is no claim or one of another UID, at two looks ``gone_after_s`` apart, each of which
-found the Node object with the UID that the books know. A Node of another UID is another cluster, or a node made anew:
+Gone means: under its name there is no claim, one of another UID, or one that nobody may use here any more (deallocated,
+reserved for nobody, allocated on another node: the kubelet lost its own books or was forced), at two looks
+``gone_after_s`` apart, longer than the kubelet takes to unprepare by itself, each of which found the Node object with
+the UID that the books know. A Node of another UID is another cluster, or a node made anew:
 it is taken for ours once a claim of the books is found there by UID. While the API server is away nothing follows from
 anything.
 """
@@ -187,7 +189,7 @@ class Reconciler:
         for uid, grant in sorted(unused.items()):
             now = self._clock.now()
             found = await self._lookup.find(grant.namespace, grant.name)
-            if found is not None and found.uid == uid:
+            if found is not None and found.uid == uid and not found.is_over:
                 self._missing.pop(uid, None)
                 self._note_idle(grant, now)
             else:

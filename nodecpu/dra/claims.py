@@ -130,6 +130,19 @@ def _pod_claim(metadata: _Metadata) -> str:
     return name if _DEVICE.fullmatch(name) else ""
 
 
+def claim_is_over(data: bytes, *, driver: str, pool: str, namespace: str, name: str) -> bool:
+    """Return whether nobody may use a ResourceClaim (JSON) on this node any more, whatever was prepared of it (U41).
+
+    So it is when it is not allocated, reserved for nobody, or allocated without a device of our driver's pool here.
+    Raises BadRequest for anything that is no claim.
+    """
+    status = _decode(data, f"claim {namespace}/{name}").status
+    if status is None or status.allocation is None or not status.reserved_for:
+        return True
+    results = status.allocation.devices.results or ()
+    return not any((one.driver, one.pool) == (driver, pool) for one in results)
+
+
 def claim_uid(data: bytes, *, namespace: str, name: str) -> ClaimUID:
     """Return the UID of a ResourceClaim (JSON); raises BadRequest for anything that is none."""
     return parse_claim_uid(_decode(data, f"claim {namespace}/{name}").metadata.uid)

@@ -117,8 +117,11 @@ class SlicePublisher:
         self._wanted: _Wanted | None = None
         self._stored: dict[str, Slice] | None = None
         self._accepted: dict[str, tuple[JsonObject, JsonObject]] = {}
-        self._counting: NodeAllocatable | None = None  # None: the server has to be asked first
+        self._version: tuple[int, int] | None = None
+        self._version_is_due = True
         self._lists_refused = False
+        self._dropped: dict[str, tuple[str, ...]] = {}
+        self._made: tuple[_Wanted, Form, Pool] | None = None
         self._told: tuple[str, ...] = ()
         self._due = asyncio.Event()
         self._asked = asyncio.Event()
@@ -179,9 +182,13 @@ class SlicePublisher:
 
     def _watch_opening(self) -> None:
         """Have the server asked for its version again: perhaps it is another one now."""
-        self._counting = None
-        if self._wanted is not None and self._wanted.counted:
+        self._version_is_due = True
+        if self._asks_for_version():
             self._due.set()
+
+    def _asks_for_version(self) -> bool:
+        """Return whether what is written depends on the version, or another one might keep what this one does not."""
+        return self.status.is_lacking or (self._wanted is not None and self._wanted.counted)
 
     async def _wait_until_due(self) -> None:
         limit_s = _WITHHELD_S if self.status.withheld else _LACKING_S if self.status.is_lacking else None
@@ -189,15 +196,20 @@ class SlicePublisher:
             async with asyncio.timeout(limit_s):
                 await self._due.wait()
         except TimeoutError:
-            self.status = PublishStatus()  # perhaps the server has learnt it
-            self._lists_refused = False
-            self._accepted.clear()
+            self._try_anew()
         self._due.clear()
+
+    def _try_anew(self) -> None:
+        """Take it that the server keeps everything: perhaps it has learnt it."""
+        self.status = PublishStatus()
+        self._lists_refused = False
+        self._accepted.clear()
+        self._dropped.clear()
 
     async def _reconcile(self) -> None:
         asked = self._asked.is_set()
         self._asked.clear()
-        await self._learn_counting()
+        await self._learn_version()
         if self._plan() and not asked:
             await self._pause_before_repair()
         # The plan is made anew after each wait: it is made of what is known then.
@@ -211,6 +223,7 @@ class SlicePublisher:
                     break
         else:
             raise LinkError("slices do not become what was written", hint="something changes them on their way")
+        await self._learn_version()  # of a server that lacks something, to notice when it is another one
         self._failures.reset()
         self._in_step()
 
@@ -218,15 +231,20 @@ class SlicePublisher:
         wanted = self._wanted
         if wanted is None or self.status.withheld:
             return make_pool(self._driver, self._node, ())
-        return make_pool(self._driver, self._node, wanted.devices, self._form(wanted))
+        form = self._form(wanted)
+        if self._made is None or self._made[0] is not wanted or self._made[1] != form:
+            self._made = wanted, form, make_pool(self._driver, self._node, wanted.devices, form)
+        return self._made[2]
 
     def _form(self, wanted: _Wanted) -> Form:
-        counted = self._counting if wanted.counted else None
-        return Form(closed=wanted.closed, lists=not self._lists_refused, counted=counted or NodeAllocatable.UNTOLD)
+        counted = NodeAllocatable.UNTOLD
+        if wanted.counted and self._version is not None:
+            counted = node_allocatable_form(*self._version)
+        return Form(closed=wanted.closed, lists=not self._lists_refused, counted=counted)
 
-    async def _learn_counting(self) -> None:
-        """Ask the server for its version where the form of devices depends on it."""
-        if self._counting is not None or self._wanted is None or not self._wanted.counted:
+    async def _learn_version(self) -> None:
+        """Ask the server for its version where that matters; another one than before may keep what that did not."""
+        if not (self._version_is_due and self._asks_for_version()):
             return
         try:
             told = msgspec.json.decode(await self._api.get("/version"), type=_Version)
@@ -234,13 +252,20 @@ class SlicePublisher:
             raise LinkError(f"API server: malformed version: {str(error)[:200]}") from error
         numbers = [_VERSION_NUMBER.match(part) for part in (told.major, told.minor)]
         major, minor = (0 if number is None else int(number[0]) for number in numbers)
-        self._counting = node_allocatable_form(major, minor)
-        if self._counting is NodeAllocatable.UNTOLD:
+        self._version_is_due = False
+        if (major, minor) == self._version:
+            return
+        if self._version is not None:
+            self._try_anew()
+            self._due.set()
+        self._version = (major, minor)
+        counted = self._wanted is not None and self._wanted.counted
+        if counted and node_allocatable_form(major, minor) is NodeAllocatable.UNTOLD:
             kv(
                 _log,
                 logging.WARNING,
                 "claims are not counted as CPU requests, the API server is too old",
-                version=f"{told.major}.{told.minor}",
+                version=f"{major}.{minor}",
                 hint="dra.node_allocatable needs Kubernetes 1.36",
             )
 
@@ -330,8 +355,8 @@ class SlicePublisher:
                 hint=_hint(vital),
             )
         if vital or not self.status.withheld:  # the empty slice that follows loses nothing, but the reason stays
-            everywhere = (dropped_fields(*pair) for pair in self._accepted.values())
-            self._report_dropped(tuple(path for found in everywhere for path in found))
+            self._dropped[stored.name] = dropped
+            self._report_dropped(tuple(path for found in self._dropped.values() for path in found))
             self.status = replace(self.status, withheld=bool(vital))
         return not vital
 
@@ -361,11 +386,12 @@ class SlicePublisher:
     def _forget(self, one: Slice) -> None:
         self._known().pop(one.name, None)
         self._accepted.pop(one.name, None)
+        self._dropped.pop(one.name, None)
 
     def _in_step(self) -> None:
         if self._wanted is None or self._stored is None:
             return
-        counted = self._wanted.counted and self._counting not in (None, NodeAllocatable.UNTOLD)
+        counted = self._form(self._wanted).counted is not NodeAllocatable.UNTOLD
         kept = (
             counted and not self.status.withheld and not any(".nodeAllocatable" in one for one in self.status.dropped)
         )

@@ -84,6 +84,8 @@ class Pool:
     driver: str
     node: str
     pages: tuple[tuple[JsonObject, ...], ...]
+    forms: tuple[tuple[JsonObject, ...], ...]
+    """The pages in the form in which specs are compared: to make it takes longer than to compare."""
 
     @property
     def name(self) -> str:
@@ -138,7 +140,8 @@ def make_pool(driver: str, node: str, devices: Iterable[Device], form: Form = PL
     written = [device_object(driver, device, form) for device in devices]
     size = MAX_HEAVY_DEVICES if any(map(_is_heavy, written)) else MAX_DEVICES
     pages = [tuple(written[i : i + size]) for i in range(0, len(written), size)]
-    return Pool(driver=driver, node=node, pages=tuple(pages or [()]))
+    forms = tuple(tuple(canonical(one) for one in page) for page in pages)
+    return Pool(driver=driver, node=node, pages=tuple(pages or [()]), forms=forms or ((),))
 
 
 def device_object(driver: str, device: Device, form: Form = PLAIN) -> JsonObject:
@@ -213,7 +216,7 @@ def plan_writes(
             deletes.append(Delete(slice=one))
         else:
             kept[index] = one
-    changed = [index for index, one in kept.items() if not _means(one, _spec(pool, index, generation), accepted)]
+    changed = [index for index, one in kept.items() if not _means(one, pool, index, accepted)]
     missing = [index for index in range(len(pool.pages)) if index not in kept]
     if missing or len(changed) > 1:
         generation += 1
@@ -249,6 +252,8 @@ def delete_options(write: Delete) -> JsonObject:
 
 def dropped_fields(sent: Json, stored: Json, path: str = "spec") -> tuple[str, ...]:
     """Return the paths of what was sent and is not in what was stored, devices by their index; sorted."""
+    if sent == stored:
+        return ()
     if isinstance(sent, Mapping):
         below = stored if isinstance(stored, Mapping) else {}
         return tuple(
@@ -261,7 +266,7 @@ def dropped_fields(sent: Json, stored: Json, path: str = "spec") -> tuple[str, .
             for index, one in enumerate(sent)
             for lost in dropped_fields(one, items[index] if index < len(items) else None, f"{path}[{index}]")
         )
-    return () if sent == stored else (path,)
+    return (path,)
 
 
 def vital_fields(dropped: Iterable[str]) -> tuple[str, ...]:
@@ -333,31 +338,37 @@ def canonical(spec: JsonObject) -> JsonObject:
 
 
 def _canonical(key: str, value: Json) -> Json:
-    if isinstance(value, Mapping):
-        return canonical(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_canonical("", one) for one in value]
-    if key in _QUANTITIES and isinstance(value, str):
+    if isinstance(value, str):
         try:
-            return parse_quantity(value)
+            return parse_quantity(value) if key in _QUANTITIES else value
         except ValueError:
             return value
-    return value
+    if value is None or isinstance(value, (int, float)):  # before the abstract types, which take long to ask for
+        return value
+    if isinstance(value, (dict, Mapping)):
+        return canonical(value)
+    return [_canonical("", one) for one in value]
 
 
-def _spec(pool: Pool, index: int, generation: int) -> JsonObject:
-    spec: dict[str, Json] = {
+def _head(pool: Pool, generation: int) -> JsonObject:
+    return {
         "driver": pool.driver,
         "nodeName": pool.node,
         "pool": {"name": pool.name, "generation": generation, "resourceSliceCount": len(pool.pages)},
     }
+
+
+def _spec(pool: Pool, index: int, generation: int) -> JsonObject:
+    spec: dict[str, Json] = {**_head(pool, generation)}
     if devices := pool.pages[index]:
         spec["devices"] = devices
     return spec
 
 
-def _means(stored: Slice, wanted: JsonObject, accepted: Mapping[str, tuple[JsonObject, JsonObject]]) -> bool:
-    form = canonical(wanted)
+def _means(stored: Slice, pool: Pool, index: int, accepted: Mapping[str, tuple[JsonObject, JsonObject]]) -> bool:
+    form: dict[str, Json] = {**_head(pool, stored.generation)}
+    if devices := pool.forms[index]:
+        form["devices"] = list(devices)
     return stored.spec == form or accepted.get(stored.name) == (form, stored.spec)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nodecpu.dra.claims import claim_uid, decode_claim
+from nodecpu.dra.claims import claim_is_over, claim_uid, decode_claim
 from nodecpu.errors import BadRequest, LinkError, NotReady
 from nodecpu.ids import ClaimUID
 from nodecpu.kube.client import Api, ApiError, api_path
@@ -15,10 +15,14 @@ from nodecpu.policy.facts import AllocatedClaim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClaim:
-    """A claim that is there. ``allocated`` is None if it is not allocated, or not in a form that we understand."""
+    """A claim that is there. ``allocated`` is None if it is not allocated, or not in a form that we understand.
+
+    ``is_over``: nobody may use it on this node any more, though the object is there.
+    """
 
     uid: ClaimUID
     allocated: AllocatedClaim | None
+    is_over: bool = False
 
 
 class _NodeMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +66,7 @@ class ClaimReader:
             return None
         try:
             uid = claim_uid(data, namespace=namespace, name=name)
+            over = claim_is_over(data, driver=self._driver, pool=self._node, namespace=namespace, name=name)
         except BadRequest as error:
             raise NotReady(error.message) from error
         try:
@@ -69,8 +74,8 @@ class ClaimReader:
                 data, driver=self._driver, uid=uid, namespace=namespace, name=name, cpus_per_device=1
             )
         except BadRequest:
-            return FoundClaim(uid=uid, allocated=None)
-        return FoundClaim(uid=uid, allocated=allocated)
+            return FoundClaim(uid=uid, allocated=None, is_over=over)
+        return FoundClaim(uid=uid, allocated=allocated, is_over=over)
 
     async def node_uid(self) -> str | None:
         """Return the UID of this node's Node object, None if there is none. Raises NotReady."""

@@ -6,7 +6,7 @@ All of it goes straight to the object store; the node's daemon sees it through i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nodecpu.lab.apiserver import now
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
@@ -39,16 +39,24 @@ class Cluster:
         """Return the driver's slices."""
         return self.store.find(SLICES, "", f"spec.driver={self.driver}")
 
-    def create_claim(self, namespace: str, name: str, wants: Sequence[Want]) -> JsonObject:
-        """Return a claim, not allocated yet, that asks for amounts of CPUs."""
-        requests: list[JsonObject] = []
+    def create_claim(self, namespace: str, name: str, wants: Sequence[Want], *, template: str = "") -> JsonObject:
+        """Return a claim, not allocated yet, that asks for amounts of CPUs; ``template``: the pod's name for it."""
+        requests: dict[str, JsonObject] = {}
         for want in wants:
-            exactly: JsonObject = {"allocationMode": "ExactCount", "count": 1, "deviceClassName": self.driver}
+            base, _, sub = want.request.partition("/")
+            one: JsonObject = {"allocationMode": "ExactCount", "count": 1, "deviceClassName": self.driver}
             if want.cpus:
-                exactly["capacity"] = {"requests": {f"{self.driver}/cpu": want.cpus}}
-            requests.append({"name": want.request, "exactly": exactly})
-        body: JsonObject = {"metadata": {"name": name}, "spec": {"devices": {"requests": list(requests)}}}
-        return self.store.create(CLAIMS, namespace, body)
+                one["capacity"] = {"requests": {f"{self.driver}/cpu": want.cpus}}
+            if sub:
+                before = nodes(requests.get(base, {}), "firstAvailable")
+                requests[base] = {"name": base, "firstAvailable": [*before, {"name": sub, **one}]}
+            else:
+                requests[base] = {"name": base, "exactly": one}
+        metadata: JsonObject = {"name": name}
+        if template:
+            metadata["annotations"] = {"resource.kubernetes.io/pod-claim-name": template}
+        listed: list[Json] = list(requests.values())
+        return self.store.create(CLAIMS, namespace, {"metadata": metadata, "spec": {"devices": {"requests": listed}}})
 
     def allocate(self, namespace: str, name: str, wants: Sequence[Want]) -> JsonObject:
         """Return a claim after the scheduler has allocated it. Raises Unschedulable."""
@@ -75,13 +83,28 @@ class Cluster:
         """Delete a claim, finalizer or not."""
         self.store.remove(Key(kind=CLAIMS, namespace=namespace, name=name))
 
-    def create_pod(self, namespace: str, name: str, spec: JsonObject, annotations: JsonObject) -> JsonObject:
-        """Return a pod bound to the node, its claims reserved for it."""
+    def create_pod(
+        self,
+        namespace: str,
+        name: str,
+        spec: JsonObject,
+        annotations: JsonObject,
+        *,
+        generated: Mapping[str, str] | None = None,
+    ) -> JsonObject:
+        """Return a pod bound to the node, its claims reserved for it; ``generated`` names claims made of templates."""
         spec = with_defaults(spec) | {"nodeName": self.node_name, "restartPolicy": "Always"}
         metadata: JsonObject = {"name": name, "annotations": annotations}
         pod = self.store.create(PODS, namespace, {"metadata": metadata, "spec": spec})
         key = Key(kind=PODS, namespace=namespace, name=name)
-        pod = self.store.update(key, pod | {"status": {"phase": "Pending", "qosClass": qos_class(spec)}}, status=True)
+        status: JsonObject = {"phase": "Pending", "qosClass": qos_class(spec)}
+        of_templates = [one for one in nodes(spec, "resourceClaims") if "resourceClaimTemplateName" in one]
+        if of_templates:
+            named = {text(one, "name"): (generated or {}).get(text(one, "name"), "") for one in of_templates}
+            status["resourceClaimStatuses"] = [
+                {"name": name, "resourceClaimName": claim} for name, claim in named.items()
+            ]
+        pod = self.store.update(key, pod | {"status": status}, status=True)
         for claim in claim_names(pod).values():
             self.reserve(namespace, claim, name, text(pod, "metadata", "uid"))
         return pod

@@ -11,11 +11,11 @@ JsonObject: TypeAlias = dict[str, Json]
 
 def tree(value: Json) -> Json:
     """Return a copy of a JSON value that shares no list and no object with it."""
-    if isinstance(value, Mapping):
+    if value is None or isinstance(value, (str, int, float)):  # first: to ask for abstract types takes long
+        return value
+    if isinstance(value, (dict, Mapping)):
         return {key: tree(child) for key, child in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [tree(child) for child in value]
-    return value
+    return [tree(child) for child in value]
 
 
 def node(value: Mapping[str, Json], *path: str) -> JsonObject:

@@ -170,6 +170,11 @@ class Kubelet:
         """Forget that a claim is prepared, as a restart does: the next ``prepare`` calls the driver again."""
         self._prepared.discard(claim_uid)
 
+    def lose_checkpoint(self) -> None:
+        """Know of no claim any more, as after the state file was removed."""
+        self._prepared.clear()
+        self.checkpoint.clear()
+
     async def unprepare(self, claim: JsonObject) -> None:
         """Have a claim unprepared, known or not. Raises KubeletFault."""
         uid = text(claim, "metadata", "uid")

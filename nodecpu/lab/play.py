@@ -15,10 +15,10 @@ from signal import SIGKILL, SIGTERM
 from typing import Final, Protocol
 
 from nodecpu.cpuset import CpuSet, NodeSet, union
-from nodecpu.lab.apiserver import Fault
 from nodecpu.lab.cdi import read_specs
 from nodecpu.lab.cgroups import Effective
 from nodecpu.lab.claimbook import ClaimBook
+from nodecpu.lab.clusterplay import ClusterVerbs
 from nodecpu.lab.containers import ContainerRecord
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, text
 from nodecpu.lab.kubelet import KubeletFault, PodRun
@@ -28,18 +28,13 @@ from nodecpu.lab.predecessor import hand_over
 from nodecpu.lab.scenario import PodPlan, Scenario, Step, wants_of
 from nodecpu.lab.scheduler import Unschedulable
 from nodecpu.lab.stage import DRIVER, Stage, StageError
+from nodecpu.lab.steps import POLL_S, StepFailed, attempt, eventually, expected, not_expected
 from nodecpu.lab.trace import Sent
 from nodecpu.lab.verbs import PATIENCE, STEP_TIMEOUT_S
 from nodecpu.proto import nri_pb2
 
 _SETTLE_S: Final = 10.0
 """G9 gives two seconds to correct what was created while the link was down; a busy machine gets more here."""
-
-_POLL_S: Final = 0.02
-
-
-class StepFailed(Exception):
-    """A step did not come out as it should; the text says how."""
 
 
 class Reporter(Protocol):
@@ -65,8 +60,6 @@ class Player:
             "daemon": self._daemon,
             "runtime": self._runtime,
             "kubelet": self._kubelet,
-            "api": self._api,
-            "fault": self._fault,
             "claim": self._claim,
             "reallocate": self._reallocate,
             "delete": self._delete,
@@ -86,16 +79,16 @@ class Player:
             "see": self._see,
             "see_claim": self._see_claim,
             "see_metadata": self._see_metadata,
-            "see_devices": self._see_devices,
             "see_unwritten": self._see_unwritten,
             "see_log": self._see_log,
             "see_event": self._see_event,
             "see_claim_event": self._see_claim_event,
             "online": self._online,
             "see_health": self._see_health,
-            "see_topology": self._see_topology,
             "see_state": self._see_state,
         }
+        self._cluster_verbs = ClusterVerbs(stage, scenario, self._book, self._pod)
+        self._verbs |= self._cluster_verbs.verbs
 
     async def play(self) -> None:
         """Play all steps in order."""
@@ -104,7 +97,7 @@ class Player:
             mark, before = len(self._stage.trace), self._places()
             try:
                 await self._verbs[step.verb](step)
-                await self._eventually(self._disorder, _SETTLE_S)
+                await eventually(self._disorder, _SETTLE_S)
             except (StepFailed, StageError, KubeletFault, Unschedulable, ApiError) as error:
                 self._show(mark, before)
                 raise StepFailed(f"step {step.number} ({step.verb} {step.target}): {error}") from error
@@ -148,45 +141,17 @@ class Player:
             if self._stage.daemon.is_running:
                 await self._stage.until_registered()
 
-    async def _api(self, step: Step) -> None:
-        if step.target in ("stop", "restart"):
-            await self._stage.stop_api()
-        if step.target in ("start", "restart"):
-            await self._stage.start_api()
-        if step.target == "break":
-            await self._stage.api.break_connections()
-        if step.target == "forget":
-            self._stage.api.store.forget()
-            await self._stage.api.break_connections()
-        if step.target == "heal":
-            self._stage.api.clear_faults()
-
-    async def _fault(self, step: Step) -> None:
-        verb, _, plural = step.target.partition(" ")
-        drop = leaf(step.options, "drop")
-        self._stage.api.add_fault(
-            Fault(
-                verb=verb,
-                plural=plural or "*",
-                status=step.whole("status", 0),
-                delay_s=step.seconds("delay_s", 0.0),
-                drop=tuple(str(path) for path in drop) if isinstance(drop, list) else (),
-                close=step.flag("close", default=False),
-                times=step.whole("times", -1),
-            )
-        )
-
     # --- claims ------------------------------------------------------------------------------------------------------
 
     async def _claim(self, step: Step) -> None:
         plan = self._scenario.claims[step.target]
-        self._stage.cluster.create_claim(plan.namespace, plan.name, plan.wants)
+        self._stage.cluster.create_claim(plan.namespace, plan.name, plan.wants, template=plan.template)
         try:
             self._stage.cluster.allocate(plan.namespace, plan.name, plan.wants)
         except Unschedulable as error:
-            self._expected(step, str(error))
+            expected(step, str(error))
         else:
-            self._not_expected(step)
+            not_expected(step)
 
     async def _reallocate(self, step: Step) -> None:
         plan = self._scenario.claims[step.target]
@@ -206,9 +171,9 @@ class Player:
         try:
             await self._stage.kubelet.prepare([claim])
         except KubeletFault as error:
-            self._expected(step, str(error))
+            expected(step, str(error))
             return
-        self._not_expected(step)
+        not_expected(step)
         info = self._stage.kubelet.prepared(uid)
         known = read_specs(self._stage.cdi).devices
         missing = [cdi_id for cdi_id in (info.cdi_ids(None) if info else ()) if cdi_id not in known]
@@ -222,9 +187,9 @@ class Player:
         try:
             await self._stage.kubelet.unprepare(claim)
         except KubeletFault as error:
-            self._expected(step, str(error))
+            expected(step, str(error))
         else:
-            self._not_expected(step)
+            not_expected(step)
 
     async def _lose(self, step: Step) -> None:
         for file in self._book.files(self._scenario.claims[step.target]):
@@ -243,17 +208,17 @@ class Player:
 
     async def _start(self, step: Step) -> None:
         mark = len(self._stage.trace)
-        await self._try(step, lambda: self._stage.kubelet.start_pod(self._pod(step), tries=_tries(step)))
+        await attempt(step, lambda: self._stage.kubelet.start_pod(self._pod(step.target), tries=_tries(step)))
         calls = self._stage.trace.calls("dra", "kubelet", since=mark).count("NodePrepareResources")
         if step.whole("prepares", calls) != calls:
             raise StepFailed(f"{calls} prepare calls were made, not {step.whole('prepares', calls)}")
 
     async def _sandbox(self, step: Step) -> None:
-        await self._try(step, lambda: self._stage.kubelet.start_sandbox(self._pod(step), tries=_tries(step)))
+        await attempt(step, lambda: self._stage.kubelet.start_sandbox(self._pod(step.target), tries=_tries(step)))
 
     async def _run(self, step: Step) -> None:
         run, name = self._run_of(step), step.target.partition("/")[2]
-        await self._try(step, lambda: self._stage.kubelet.start_container(run, name, tries=_tries(step)))
+        await attempt(step, lambda: self._stage.kubelet.start_container(run, name, tries=_tries(step)))
 
     async def _crash(self, step: Step) -> None:
         late = step.flag("late", default=False)
@@ -274,22 +239,23 @@ class Player:
             resources["limits"] = {"cpu": limit}
         namespace, pod_name = text(run.pod, "metadata", "namespace"), text(run.pod, "metadata", "name")
         pod = self._stage.cluster.resize(namespace, pod_name, name, resources)
-        await self._try(step, lambda: self._stage.kubelet.resize(run, name, pod))
+        await attempt(step, lambda: self._stage.kubelet.resize(run, name, pod))
 
     async def _stop(self, step: Step) -> None:
         plan = self._scenario.pods[step.target]
         kubelet = self._stage.kubelet
-        await self._try(step, lambda: kubelet.stop_pod(plan.namespace, plan.name, tries=_tries(step)))
+        await attempt(step, lambda: kubelet.stop_pod(plan.namespace, plan.name, tries=_tries(step)))
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def _mark(self, step: Step) -> None:
         del step
+        self._cluster_verbs.mark()
         self._marks = {record.id: self._stage.cgroups.writes(record.directory) for record in self._running()}
 
     async def _see(self, step: Step) -> None:
         record = self._record(step)
-        await self._eventually(lambda: self._unlike(record, step), step.seconds("within_s", STEP_TIMEOUT_S))
+        await eventually(lambda: self._unlike(record, step), step.seconds("within_s", STEP_TIMEOUT_S))
 
     def _unlike(self, record: ContainerRecord, step: Step) -> str:
         effective = self._stage.cgroups.effective(record.directory)
@@ -316,20 +282,13 @@ class Player:
                 return f"claim {plan.name} has {have}, not {wanted}"
             return ""
 
-        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
+        await eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 
     async def _see_metadata(self, step: Step) -> None:
         told = self._book.metadata(self._record(step))
         self._same("CPUs in the metadata", step.text("cpus"), union(told.values()))
         if (part := step.text("path")) is not None and not any(part in path for path in told):
             raise StepFailed(f"mounted are {', '.join(told) or 'none'}, not {part}")
-
-    async def _see_devices(self, step: Step) -> None:
-        def unlike() -> str:
-            have: Mapping[str, Json] = self._stage.cluster.capacities()
-            return "" if have == step.table else f"published are {have}, not {dict(step.table)}"
-
-        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 
     async def _see_unwritten(self, step: Step) -> None:
         del step
@@ -344,7 +303,7 @@ class Player:
             times = self._stage.daemon.log_text().count(step.target)
             return "" if times >= wanted else f"{step.target!r} is {times} times in the log, not {wanted}"
 
-        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
+        await eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 
     async def _see_event(self, step: Step) -> None:
         plan = self._scenario.pods[step.target]
@@ -366,7 +325,7 @@ class Player:
             found = any(wanted in message and reason in (None, word) for word, message in told)
             return "" if found else f"events are {told}"
 
-        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
+        await eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 
     async def _online(self, step: Step) -> None:
         self._stage.set_online(CpuSet.parse(step.target))
@@ -377,27 +336,14 @@ class Player:
             right = told[0] == (step.text("health") or told[0]) and (step.text("text") or "") in told[1]
             return "" if right else f"{step.target} is told to be {told}"
 
-        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
-
-    async def _see_topology(self, step: Step) -> None:
-        def unlike() -> str:
-            have, writes = self._stage.cluster.topology(step.target), self._topology_writes()
-            if have != (wanted := step.text("value")):
-                return f"{step.target} is {have!r}, not {wanted!r}"
-            return "" if writes == step.whole("writes", writes) else f"it was written {writes} times"
-
-        await self._eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
-
-    def _topology_writes(self) -> int:
-        calls = self._stage.trace.calls("api", "node")
-        return sum(call.startswith(("create noderes", "update noderes")) for call in calls)
+        await eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 
     async def _see_state(self, step: Step) -> None:
         deadline = asyncio.get_running_loop().time() + step.seconds("within_s", STEP_TIMEOUT_S)
         while reason := self._state_unlike(step, await self._state()):
             if asyncio.get_running_loop().time() > deadline:
                 raise StepFailed(reason)
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(POLL_S)
 
     def _state_unlike(self, step: Step, state: JsonObject) -> str:
         have = leaf(state, *step.target.split("."))
@@ -419,44 +365,22 @@ class Player:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    async def _try(self, step: Step, act: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await act()
-        except KubeletFault as error:
-            self._expected(step, str(error))
-        else:
-            self._not_expected(step)
-
-    def _expected(self, step: Step, error: str) -> None:
-        wanted = step.text("error")
-        if wanted is None:
-            raise StepFailed(error)
-        if wanted not in error:
-            raise StepFailed(f"failed with {error!r}, which does not say {wanted!r}")
-
-    def _not_expected(self, step: Step) -> None:
-        if step.text("error") is not None:
-            raise StepFailed(f"succeeded, but had to fail with {step.text('error')!r}")
-
     def _same(self, what: str, wanted: str | None, have: CpuSet | None) -> None:
         if wanted is not None and (have is None or CpuSet.parse(wanted) != have):
             raise StepFailed(f"{what}: {have}, not {wanted}")
 
-    async def _eventually(self, unlike: Callable[[], str], within_s: float) -> None:
-        deadline = asyncio.get_running_loop().time() + within_s
-        while reason := unlike():
-            if asyncio.get_running_loop().time() > deadline:
-                raise StepFailed(reason)
-            await asyncio.sleep(_POLL_S)
-
-    def _pod(self, step: Step) -> JsonObject:
-        plan: PodPlan = self._scenario.pods[step.target]
+    def _pod(self, name: str) -> JsonObject:
+        plan: PodPlan = self._scenario.pods[name]
         store = self._stage.cluster.store
         try:
             return store.get(Key(kind=PODS, namespace=plan.namespace, name=plan.name))
         except ApiError:
-            spec = pod_spec(plan, lambda key: self._book.resolve(self._scenario.claims, key))
-            return self._stage.cluster.create_pod(plan.namespace, plan.name, spec, dict(plan.annotations))
+            claims = self._scenario.claims
+            spec = pod_spec(plan, claims, lambda key: self._book.resolve(claims, key))
+            generated = {one.template: one.name for one in claims.values() if one.template}
+            return self._stage.cluster.create_pod(
+                plan.namespace, plan.name, spec, dict(plan.annotations), generated=generated
+            )
 
     def _run_of(self, step: Step) -> PodRun:
         plan = self._scenario.pods[step.target.partition("/")[0]]

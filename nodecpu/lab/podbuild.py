@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from nodecpu.lab.jsontree import JsonObject
-from nodecpu.lab.scenario import ContainerPlan, PodPlan
+from nodecpu.lab.scenario import ClaimPlan, ContainerPlan, PodPlan
 
 _PLACE: Final = re.compile(r"\{((?:uid|cpus):[^}]+)\}")
 
 
-def pod_spec(plan: PodPlan, resolve: Callable[[str], str]) -> JsonObject:
+def pod_spec(plan: PodPlan, claims: Mapping[str, ClaimPlan], resolve: Callable[[str], str]) -> JsonObject:
     """Return a pod's spec; ``{uid:NAME}`` and ``{cpus:NAME}`` in environments are given to ``resolve``."""
     names = dict.fromkeys(use.partition("/")[0] for one in plan.containers for use in one.claims)
+    called = {name: claims[name].template if name in claims else "" for name in names}
+    made = {one.name: _container(one, called, resolve) for one in plan.containers}
     spec: JsonObject = {
-        "containers": [_container(one, resolve) for one in plan.containers if not (one.init or one.sidecar)],
-        "resourceClaims": [{"name": name, "resourceClaimName": name} for name in names],
+        "containers": [made[one.name] for one in plan.containers if not (one.init or one.sidecar)],
+        "resourceClaims": [_reference(name, template) for name, template in called.items()],
     }
     if any(one.init or one.sidecar for one in plan.containers):
-        spec["initContainers"] = [_container(one, resolve) for one in plan.containers if one.init or one.sidecar]
+        spec["initContainers"] = [made[one.name] for one in plan.containers if one.init or one.sidecar]
     own: JsonObject = {key: dict(what) for key, what in (("requests", plan.requests), ("limits", plan.limits)) if what}
     if own:
         spec["resources"] = own
@@ -29,7 +31,13 @@ def pod_spec(plan: PodPlan, resolve: Callable[[str], str]) -> JsonObject:
     return spec
 
 
-def _container(plan: ContainerPlan, resolve: Callable[[str], str]) -> JsonObject:
+def _reference(name: str, template: str) -> JsonObject:
+    if template:
+        return {"name": template, "resourceClaimTemplateName": f"{template}-template"}
+    return {"name": name, "resourceClaimName": name}
+
+
+def _container(plan: ContainerPlan, called: Mapping[str, str], resolve: Callable[[str], str]) -> JsonObject:
     requests = {key: value for key, value in (("cpu", plan.cpu), ("memory", plan.memory)) if value}
     limits = {key: value for key, value in (("cpu", plan.cpu_limit), ("memory", plan.memory_limit)) if value}
     resources: JsonObject = {}
@@ -38,7 +46,7 @@ def _container(plan: ContainerPlan, resolve: Callable[[str], str]) -> JsonObject
     if limits:
         resources["limits"] = dict(limits)
     if plan.claims:
-        resources["claims"] = [_use(claim) for claim in plan.claims]
+        resources["claims"] = [_use(claim, called) for claim in plan.claims]
     container: JsonObject = {"name": plan.name, "image": "localhost/busybox:1", "resources": resources}
     if plan.sidecar:
         container["restartPolicy"] = "Always"
@@ -47,8 +55,9 @@ def _container(plan: ContainerPlan, resolve: Callable[[str], str]) -> JsonObject
     return container
 
 
-def _use(claim: str) -> JsonObject:
+def _use(claim: str, called: Mapping[str, str]) -> JsonObject:
     name, _, request = claim.partition("/")
+    name = called[name] or name
     return {"name": name, "request": request} if request else {"name": name}
 
 

@@ -21,9 +21,10 @@ from rich.markup import escape
 from nodecpu.errors import ConfigError
 from nodecpu.lab.cgroups import CgroupError
 from nodecpu.lab.flavours import FLAVOURS
-from nodecpu.lab.play import Player, StepFailed
+from nodecpu.lab.play import Player
 from nodecpu.lab.scenario import Scenario, Step, parse_scenario
 from nodecpu.lab.stage import Stage, StageError, StageSettings, opened
+from nodecpu.lab.steps import StepFailed
 from nodecpu.lab.telling import is_worth_telling, told
 from nodecpu.lab.trace import Sent
 from nodecpu.lab.verbs import COMMON, VERBS

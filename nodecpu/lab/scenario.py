@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,11 +23,15 @@ from nodecpu.lab.verbs import COMMON, VERBS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimPlan:
-    """A claim of a scenario: what is asked for, and where it must come from."""
+    """A claim of a scenario: what is asked for, and where it must come from.
+
+    ``template``: it is made of one, and this is what the pod calls it.
+    """
 
     name: str
     namespace: str
     wants: tuple[Want, ...]
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,7 @@ class _Reader:
 
     def scenario(self, table: JsonObject) -> Scenario:
         self._keys(table, ("title", "rules", "lab", "daemon", "claims", "pods", "play"), "")
+        table = {**table, **{key: _copied(node(table, key)) for key in ("claims", "pods") if key in table}}
         lab, play = node(table, "lab"), node(table, "play")
         self._keys(lab, ("machine", "runtime", "cgroup_driver", "real", "kubernetes", "gates"), "[lab]")
         self._keys(play, ("steps",), "[play]")
@@ -151,7 +156,7 @@ class _Reader:
                 self._text(lab, "cgroup_driver", "systemd", "[lab]"), ("systemd", "cgroupfs"), "[lab] cgroup_driver"
             ),
             real=lab.get("real") is True,
-            kubernetes=self._features(lab),
+            kubernetes=self.features(lab),
             daemon=node(table, "daemon"),
             claims=claims,
             pods=pods,
@@ -180,7 +185,8 @@ class _Reader:
             self._problem(where, "no results")
         return tuple(found)
 
-    def _features(self, lab: JsonObject) -> Features:
+    def features(self, lab: Mapping[str, Json]) -> Features:
+        """Return the version and gates that a table's ``kubernetes`` and ``gates`` tell."""
         gates = node(lab, "gates")
         for name, value in gates.items():
             self._one_of(name, known_gates(), "[lab.gates]")
@@ -195,9 +201,12 @@ class _Reader:
 
     def _claim(self, name: str, table: JsonObject) -> ClaimPlan:
         where = f"[claims.{name}]"
-        self._keys(table, ("namespace", "results"), where)
+        self._keys(table, ("namespace", "results", "template"), where)
         return ClaimPlan(
-            name=name, namespace=self._text(table, "namespace", "default", where), wants=self.wants(table, where)
+            name=name,
+            namespace=self._text(table, "namespace", "default", where),
+            wants=self.wants(table, where),
+            template=self._text(table, "template", "", where),
         )
 
     def _pod(self, name: str, table: JsonObject, claims: Mapping[str, ClaimPlan]) -> PodPlan:
@@ -261,6 +270,8 @@ class _Reader:
                 self._problem(f"{where} {key}", f"{child!r} is not {_kinds(known[key].kinds)}")
         if "results" in options:
             self.wants(options, where)
+        if options.keys() & {"kubernetes", "gates"}:
+            self.features(options)
         return Step(number=number, verb=name, target=target, table=node(table, name), options=MappingProxyType(options))
 
     def _keys(self, table: Mapping[str, Json], known: Iterable[str], where: str) -> None:
@@ -293,6 +304,33 @@ class _Reader:
 
     def _problem(self, where: str, text: str) -> None:
         self.problems.append(": ".join(filter(None, (self._source, where, text))))
+
+
+def _copied(tables: JsonObject) -> JsonObject:
+    """Return tables by name; one with ``copies`` is as many, with the number for each ``#`` in name and texts."""
+    found: JsonObject = {}
+    for name, table in tables.items():
+        copies = table.get("copies") if isinstance(table, Mapping) else None
+        if not isinstance(copies, int) or not isinstance(table, Mapping):
+            found[name] = table
+            continue
+        one: JsonObject = {key: value for key, value in table.items() if key != "copies"}
+        for number in range(copies):
+            found[name.replace("#", str(number))] = _numbered(one, number)
+    return found
+
+
+def _numbered(value: Json, number: int) -> Json:
+    if isinstance(value, Mapping):
+        return {key: _numbered(child, number) for key, child in value.items()}
+    if isinstance(value, str):
+        return value.replace("#", str(number))
+    return [_numbered(child, number) for child in value] if isinstance(value, Sequence) else value
+
+
+def features_of(options: Mapping[str, Json]) -> Features:
+    """Return the version and gates in a checked step's options."""
+    return _Reader("").features(options)
 
 
 def wants_of(step: Step) -> tuple[Want, ...]:

@@ -23,6 +23,9 @@ _NUMA: Final = "resource.kubernetes.io/numaNode"
 class Want:
     """One result wished for. ``numa`` or ``device`` narrow the choice; a ``device`` is taken without looking.
 
+    Those of one ``request`` with different sub-requests (``cpus/big``, ``cpus/small``) are alternatives: the first that
+    fits is taken.
+
     ``cpus`` is the amount as text, "" for none at all (a claim that says no amount). ``config`` is the claim's
     configuration for this request, as it stands in ``parameters``.
     """
@@ -71,10 +74,20 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
     results: list[JsonObject] = []
     config: list[Json] = []
     key = f"{pool.driver}/cpu"
+    done: set[str] = set()
     for want in wants:
+        base, _, sub = want.request.partition("/")
+        if sub and base in done:
+            continue
         used = {text(one, "device") for one in [*_results(claims), *results]}
         taken = _consumed(claims, results, key)
-        device, amount = _choose(pool, taken, used, want, key)
+        try:
+            device, amount = _choose(pool, taken, used, want, key)
+        except Unschedulable:
+            if not sub or not _has_another(wants, want):
+                raise
+            continue
+        done.add(base)
         result: JsonObject = {
             "request": want.request,
             "driver": want.driver or pool.driver,
@@ -94,6 +107,12 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
         "devices": {"results": list(results), **({"config": config} if config else {})},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [term]}]},
     }
+
+
+def _has_another(wants: Sequence[Want], want: Want) -> bool:
+    base = want.request.partition("/")[0]
+    later = wants[list(wants).index(want) + 1 :]
+    return any(one.request.partition("/")[0] == base for one in later)
 
 
 def _choose(pool: Pool, taken: Mapping[str, Fraction], used: Set[str], want: Want, key: str) -> tuple[str, str]:

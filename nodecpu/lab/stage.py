@@ -29,6 +29,7 @@ from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.jsontree import Json, JsonObject, merged
 from nodecpu.lab.kubelet import Kubelet, KubeletSettings
 from nodecpu.lab.machine import parse_machine, write_machine
+from nodecpu.lab.peerdriver import PeerDriver
 from nodecpu.lab.pluginhost import RuntimeSettings
 from nodecpu.lab.podspec import CgroupDriver
 from nodecpu.lab.realcgroups import RealCgroups
@@ -38,6 +39,7 @@ from nodecpu.lab.trace import Trace
 
 NODE_NAME: Final = "lab-node"
 DRIVER: Final = "dra.cpu"
+PEER: Final = "gpu.example.com"
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 15.0
 _PERIOD_S: Final = 0.5
@@ -164,6 +166,8 @@ class Stage:
         self.runtime = Runtime(runtime, self.cgroups, self.trace)
         kubelet = KubeletSettings(directory=root / "kubelet", cgroup_driver=driver, cgroup_root=group)
         self.kubelet = Kubelet(kubelet, self.cluster, self.runtime, self.trace)
+        self.peer_name = PEER
+        self.peer = PeerDriver(root / "kubelet", PEER)
         self.daemon = Daemon(root / "nodecpu.toml", root / "daemon.log", root / "notify.sock")
         self._settings = settings
         self._daemon_settings = settings.daemon
@@ -187,6 +191,7 @@ class Stage:
     async def close(self) -> None:
         """Stop everything."""
         await self.daemon.put_down()
+        await self.peer.stop()
         await self.stop_kubelet()
         await self.runtime.stop()
         await self.stop_api()
@@ -255,9 +260,9 @@ class Stage:
         if wait:
             await self.until(self.daemon.ready.is_set, "reload", timeout_s=_START_TIMEOUT_S)
 
-    async def until_registered(self) -> None:
-        """Wait until the kubelet has registered the driver. StageError."""
-        await self.until(lambda: DRIVER in self.kubelet.registry.drivers, "registration", timeout_s=_START_TIMEOUT_S)
+    async def until_registered(self, driver: str = DRIVER) -> None:
+        """Wait until the kubelet has registered a driver. StageError."""
+        await self.until(lambda: driver in self.kubelet.registry.drivers, "registration", timeout_s=_START_TIMEOUT_S)
 
     async def until(self, condition: Callable[[], bool], what: str, *, timeout_s: float) -> None:
         """Wait until something holds. StageError when it does not in time, or the daemon has died."""

@@ -59,11 +59,16 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "api": Verb(
             help="start, stop, or restart the API server, break its connections, forget its history, heal its faults",
             words=("start", "stop", "restart", "break", "forget", "heal"),
+            options=_options(
+                kubernetes=(_TEXT, "with start and restart: the version it plays from now on, such as 1.36"),
+                gates=((dict,), "with kubernetes: feature gates that are not as by default"),
+            ),
         ),
         "fault": Verb(
             help='let "VERB PLURAL" calls to the API server go wrong',
             options=_options(
                 status=((int,), "HTTP status answered"),
+                retry_after_s=((int,), "with status: when to ask again"),
                 delay_s=((int, float), "wait first"),
                 drop=((list,), "paths lost on writing"),
                 close=((bool,), "end the connection"),
@@ -75,6 +80,28 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             help="deallocate a claim and allocate it with other results",
             of="claims",
             options=_options(results=((list,), "as in [claims]"), error=_ERROR),
+        ),
+        "deallocate": Verb(
+            help="clear a claim's allocation as after its last pod, without a word to the driver",
+            of="claims",
+            options=_options(forgotten=((bool,), "the kubelet has lost its checkpoint too")),
+        ),
+        "peer": Verb(help="start or stop another vendor's driver, gpu.example.com", words=("start", "stop")),
+        "unpublish": Verb(help="delete slices by hand", words=("one", "all")),
+        "claim_all": Verb(help="create all claims and have them allocated, in their order", words=("claims",)),
+        "prepare_all": Verb(
+            help="have all claims prepared at once, in one call or in one call each; no CPU goes to two",
+            words=("together", "apart"),
+            options=_options(size=((int,), "CPUs of each claim")),
+        ),
+        "unprepare_all": Verb(help="have all claims unprepared at once", words=("claims",)),
+        "start_all": Verb(
+            help="create all pods and start them at once", words=("pods",), options=_options(error=_ERROR, tries=_TRIES)
+        ),
+        "contend": Verb(
+            help="have a claim prepared, unprepared and prepared at once, again and again",
+            of="claims",
+            options=_options(times=((int,), "how often (10)")),
         ),
         "delete": Verb(help="delete a claim's object whatever uses it", of="claims"),
         "prepare": Verb(
@@ -120,7 +147,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             help="make it as if another driver had prepared everything, the daemon being stopped",
             words=("dra-driver-cpu",),
         ),
-        "mark": Verb(help="remember how often each cpuset was written", words=("writes",)),
+        "mark": Verb(help="remember how often each cpuset, and what of the API server, was written", words=("writes",)),
         "see": Verb(
             help="look at a container",
             of="pods",
@@ -146,6 +173,16 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             options=_options(cpus=_CPUS, path=(_TEXT, "part of the path in the container")),
         ),
         "see_devices": Verb(help="compare the published capacities with a table device = CPUs"),
+        "see_slices": Verb(
+            help="compare the slices, which must be a complete pool, with a table of slices, devices, most (in one),"
+            " generation, with and without (words in them)"
+        ),
+        "see_calls": Verb(
+            help="count the daemon's calls to the API server for a kind since the mark",
+            options=_options(
+                writes=((int,), "those that write, exactly"), refused=((int,), "those refused as invalid, exactly")
+            ),
+        ),
         "see_unwritten": Verb(help="no cpuset of a running container was written since the mark", words=("all",)),
         "see_log": Verb(
             help="look for text in the daemon's log", options=_options(times=((int,), "at least so often (1)"))

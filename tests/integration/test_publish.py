@@ -6,18 +6,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from nodecpu.cpuset import NO_CPUS
-from nodecpu.dra.devices import Device
+from nodecpu.dra.devices import PCIE_ROOT, Device, Dividing, devices_of
 from nodecpu.dra.publish import SlicePublisher
 from nodecpu.lab.apiserver import Fault
+from nodecpu.lab.clusterplay import published
 from nodecpu.lab.objects import SLICES, Key
 from nodecpu.lab.slicerules import Features
+from nodecpu.policy.usable import usable_cpus
+from nodecpu.topology.model import PcieRoot
 from tests.apiserver import NODES, Cluster, cluster
 from tests.kubelet import run, until
+from tests.unit.policy.machines import Shape, build_topology
 
 FOUR = ["cpudev000:4", "cpudev001:4"]
 
@@ -256,6 +260,116 @@ def test_malformed_answers_are_failures_not_crashes() -> None:
             )
             async with publishing(one, 4, 4):
                 await until(lambda: len(one.slices()) == 2)
+
+    run(test)
+
+
+THOUSAND = Shape(sockets=2, nodes=2, cores=125, threads=2)
+
+
+def single_cpus(*, roots: bool) -> tuple[Device, ...]:
+    """Return the devices of a machine of 1000 CPUs, one each, with or without two PCIe roots near them."""
+    topology = build_topology(THOUSAND)
+    near = tuple(
+        PcieRoot(name=f"pci{number:04x}:{bus:02x}", cpus=node.cpus)
+        for number, node in enumerate(topology.numa)
+        for bus in (0, 64)
+    )
+    topology = replace(topology, pcie_roots=near)
+    usable = usable_cpus(online=topology.online, isolated=NO_CPUS, available=None, kubepods=None, reserved=NO_CPUS)
+    dividing = Dividing(grouping="individual", pcie_roots=roots)
+    made = devices_of(topology, usable, dividing=dividing, driver="dra.cpu")
+    few = ("dra.cpu/cpuID", PCIE_ROOT)  # of the attributes: the lab copies and checks each of them often
+    return tuple(
+        replace(one, attributes={name: value for name, value in one.attributes.items() if name in few}) for one in made
+    )
+
+
+@dataclass
+class Whole:
+    """Whether 1000 devices are published by slices of ``most``; looked at once after each change, as it takes long."""
+
+    one: Cluster
+    most: int
+    generation: int = 0
+    looked_at: int = 0
+
+    def __call__(self) -> bool:
+        if self.looked_at == self.one.server.store.version:
+            return False
+        self.looked_at = self.one.server.store.version
+        found = published(self.one.slices())
+        generation = found["generation"]
+        if not found["complete"] or not isinstance(generation, int) or generation <= self.generation:
+            return False
+        self.generation = generation
+        assert (found["slices"], found["devices"], found["most"]) == (-(-1000 // self.most), 1000, self.most)
+        return True
+
+
+def test_thousand_cpus_are_full_slices_of_one_generation_whatever_happens() -> None:
+    """D4: a slice deleted by hand, conflicts in a row, 429 with Retry-After, 500, a watch broken with its past gone."""
+    wanted = single_cpus(roots=False)
+    assert len(wanted) == 1000
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            whole = Whole(one, 128)
+            publisher.publish(wanted)
+            await until(whole, limit_s=60)
+            assert whole.generation == 1
+            slices = "resourceslices"
+            for faults in (
+                (Fault(verb="create", plural=slices, status=409, times=2),),
+                (
+                    Fault(verb="update", plural=slices, status=409, times=2),
+                    Fault(plural=slices, status=429, retry_after_s=1, times=1),
+                    Fault(plural=slices, status=500, times=2),
+                ),
+                (),
+            ):
+                if not faults:
+                    one.server.store.forget()
+                    await one.server.break_connections()
+                for fault in faults:
+                    one.server.add_fault(fault)
+                one.remove_slice(3)
+                await until(whole, limit_s=60)
+                one.server.clear_faults()
+            assert not [sent for sent in one.trace.since(0) if sent.text.startswith("422")]
+
+    run(test)
+
+
+def test_thousand_cpus_with_pcie_roots_are_slices_of_64() -> None:
+    """D2, D4."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one) as publisher:
+            one.server.features = Features(gates={"DRAListTypeAttributes": True})
+            whole = Whole(one, 64)
+            publisher.publish(single_cpus(roots=True))
+            await until(whole, limit_s=60)
+            one.remove_slice(15)
+            await until(whole, limit_s=60)
+            assert publisher.status.dropped == ()
+
+    run(test)
+
+
+def test_server_that_wants_to_be_left_alone_is() -> None:
+    """D4: Retry-After is the least wait, by the clock of the call."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, 4, 4) as publisher:
+            await until(lambda: publisher.status.in_step)
+            one.server.add_fault(Fault(verb="update", status=429, retry_after_s=1, times=1))
+            loop = asyncio.get_running_loop()
+            publisher.publish(devices(4, 3))
+            await until(lambda: "429" in publisher.status.error)
+            refused_at = loop.time()
+            await until(lambda: one.devices() == ["cpudev000:4", "cpudev001:3"], limit_s=30)
+            assert loop.time() - refused_at > 0.9
 
     run(test)
 

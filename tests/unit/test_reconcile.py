@@ -200,6 +200,29 @@ def test_claim_that_is_there_or_in_use_is_never_released(scene: Scene) -> None:
     play(scene, story)
 
 
+def test_claim_that_nobody_may_use_here_any_more_is_released_after_two_looks(scene: Scene) -> None:
+    """U41, U92: deallocated while the kubelet had lost its books, it holds no CPUs for ever; in use, it stays."""
+
+    async def story(case: Case) -> None:
+        node = case.node
+        node.synchronize()
+        one = claim(1, (NODE1, 2))
+        await node.prepare(one)
+        over = FoundClaim(uid=UID, allocated=None, is_over=True)
+        case.lookup.found[one.namespace, one.name] = over
+        await case.look()
+        assert case.claims == {UID: "4-5"}
+        case.lookup.add(one, 1)
+        await case.look()
+        case.lookup.found[one.namespace, one.name] = over
+        await case.look()
+        assert case.claims == {UID: "4-5"}
+        await case.look()
+        assert case.claims == {}
+
+    play(scene, story)
+
+
 def test_nothing_to_prove_asks_nothing(scene: Scene) -> None:
     """R2: an idle node, or one whose claims are all in use, makes no call but the first."""
 

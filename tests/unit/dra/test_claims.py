@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from nodecpu.cpuset import MAX_ID, CpuSet
-from nodecpu.dra.claims import MAX_CLAIM_BYTES, decode_claim, parse_claim_uid
+from nodecpu.dra.claims import MAX_CLAIM_BYTES, claim_is_over, decode_claim, parse_claim_uid
 from nodecpu.errors import BadRequest
 from nodecpu.ids import ClaimUID, PodUID
 from nodecpu.policy.facts import AllocatedClaim, AllocationResult
@@ -215,6 +215,24 @@ def test_claim_may_be_as_large_as_stored_objects_are() -> None:
     whole = data + b" " * (MAX_CLAIM_BYTES - len(data))
     assert decode(whole).results
     assert "more than any stored object" in refusal(whole + b" ")
+
+
+def is_over(data: bytes) -> bool:
+    return claim_is_over(data, driver="dra.cpu", pool="node1", namespace="shop", name="web")
+
+
+def test_claim_is_over_when_nobody_may_use_it_on_this_node() -> None:
+    """U41: what is in doubt is not over."""
+    pods = [{"resource": "pods", "name": "web", "uid": "p1"}]
+    assert not is_over(claim(result(), reservedFor=pods))
+    assert not is_over(claim(result(pool="node2"), result(), reservedFor=pods))
+    assert not is_over(claim(result(consumedCapacity={}), reservedFor=pods))
+    assert is_over(claim(result()))
+    assert is_over(claim(result(pool="node2"), reservedFor=pods))
+    assert is_over(claim(result(driver="gpu.example"), reservedFor=pods))
+    assert is_over(json.dumps({"metadata": {"name": "web", "namespace": "shop", "uid": UID}}).encode())
+    with pytest.raises(BadRequest):
+        is_over(b"{}")
 
 
 @pytest.mark.parametrize("text", ["", "-a", "a-", "a/b", "..", "a" * 65, "a\n", "ü", "a=b", "a_b"])

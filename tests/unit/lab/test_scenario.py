@@ -69,3 +69,27 @@ def test_broken_toml_is_named_with_its_line() -> None:
 def test_unknown_scenario_is_refused_with_a_hint() -> None:
     with pytest.raises(ConfigError, match="--list shows them"):
         load_scenario("no such thing")
+
+
+def test_copies_have_the_number_in_names_and_texts() -> None:
+    content = GOOD.replace("[claims.web]", '[claims."web#"]\ncopies = 2').replace(
+        '[pods.shop]\ncontainers.main = { claims = ["web"] }',
+        '[pods."shop#"]\ncopies = 2\ncontainers.main = { claims = ["web#"] }',
+    )
+    content = content.replace('claim = "web"', 'claim = "web1"').replace('"shop', '"shop1')
+    scenario = parse_scenario("x.toml", content.replace('[pods."shop1#"]', '[pods."shop#"]'))
+    assert list(scenario.claims) == ["web0", "web1"]
+    assert scenario.pods["shop1"].containers[0].claims == ("web1",)
+
+
+@pytest.mark.parametrize(
+    ("lab", "problem"),
+    [
+        ('kubernetes = "1.33"', "from 1.34 on"),
+        ('kubernetes = "1.36"\ngates = { DRAListTypeAttribute = true }', "is 'DRAListTypeAttributes' meant?"),
+    ],
+)
+def test_version_and_gates_are_checked(lab: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as failed:
+        parse_scenario("x.toml", GOOD.replace("[claims.web]", f"[lab]\n{lab}\n[claims.web]"))
+    assert problem in failed.value.problems[0]

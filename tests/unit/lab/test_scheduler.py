@@ -77,3 +77,11 @@ def test_request_policy_rounds_up(wanted: str | None, consumes: str | None) -> N
     }
     found = rounded(capacity, None if wanted is None else Fraction(wanted))
     assert found == (None if consumes is None else Fraction(consumes))
+
+
+def test_first_alternative_that_fits_is_taken() -> None:
+    wants = [Want(request=f"cpus/{name}", cpus=amount) for name, amount in (("big", "9"), ("mid", "3"), ("low", "1"))]
+    found = nodes(allocate(pool("4"), [], wants, now="t"), "devices", "results")
+    assert [text(one, "request") for one in found] == ["cpus/mid"]
+    with pytest.raises(Unschedulable, match="cpus/low"):
+        allocate(pool("0"), [], wants, now="t")
