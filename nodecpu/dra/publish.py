@@ -49,6 +49,9 @@ _SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _CALM_S: Final = 120.0
 """Without a repair for so long, the next one is quick again."""
 
+_REMEMBERED: Final = 256
+"""Slices that are gone, by UID: an answer to our own write that comes late must not raise one from the dead."""
+
 _PASSES: Final = 4
 """Plans in a row: one, another when the server drops what matters, and some for slices that go meanwhile."""
 
@@ -120,6 +123,7 @@ class SlicePublisher:
         self._version: tuple[int, int] | None = None
         self._version_is_due = True
         self._lists_refused = False
+        self._gone: dict[str, None] = {}
         self._dropped: dict[str, tuple[str, ...]] = {}
         self._made: tuple[_Wanted, Form, Pool] | None = None
         self._told: tuple[str, ...] = ()
@@ -176,6 +180,9 @@ class SlicePublisher:
             return
         if change is Change.DELETED:
             self._stored.pop(one.name, None)
+            self._gone[one.uid] = None
+            if len(self._gone) > _REMEMBERED:
+                del self._gone[next(iter(self._gone))]
         else:
             self._stored[one.name] = one
         self._due.set()
@@ -327,6 +334,9 @@ class SlicePublisher:
             return False
         reach("slice-written")
         stored = decode_slice(answer)
+        if stored.uid in self._gone:  # somebody was so quick that the watch told it before the answer came
+            self._due.set()
+            return False
         known[stored.name] = stored
         sent = canonical(write.spec)
         self._accepted[stored.name] = (sent, stored.spec)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from nodecpu.cpuset import NO_CPUS
 from nodecpu.dra.devices import PCIE_ROOT, Device, Dividing, devices_of
 from nodecpu.dra.publish import SlicePublisher
+from nodecpu.kube.client import KubeClient
 from nodecpu.lab.apiserver import Fault
 from nodecpu.lab.clusterplay import published
 from nodecpu.lab.objects import SLICES, Key
@@ -45,6 +46,33 @@ async def publishing(one: Cluster, *capacities: int) -> AsyncIterator[SlicePubli
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+class LateAnswers:
+    """A client whose answers to writes are held until they are free."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.free = asyncio.Event()
+        self.told_deleted = 0
+        self._client = client
+
+    @property
+    def is_answering(self) -> bool:
+        return self._client.is_answering
+
+    async def get(self, path: str, query: Mapping[str, str] = {}, *, timeout_s: float | None = None) -> bytes:
+        return await self._client.get(path, query, timeout_s=timeout_s)
+
+    async def send(self, method: str, path: str, body: bytes) -> bytes:
+        answer = await self._client.send(method, path, body)
+        await self.free.wait()
+        return answer
+
+    async def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._client.watch(path, query, silence_s=silence_s)) as lines:
+            async for line in lines:
+                yield line  # what follows is done when the line was taken
+                self.told_deleted += b'"DELETED"' in line
 
 
 def generations(one: Cluster) -> list[int]:
@@ -128,6 +156,26 @@ def test_slices_come_back_after_the_kubelet_deleted_them() -> None:
                 await until(lambda: one.devices() == FOUR)
                 one.remove_slices()
             await until(lambda: one.devices() == FOUR)
+
+    run(test)
+
+
+def test_slice_that_is_gone_before_our_own_write_is_answered_is_written_again() -> None:
+    """D4: the watch tells of the deletion while the answer to the creation is still under way."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            late = LateAnswers(one.client)
+            publisher = SlicePublisher(late, driver="dra.cpu", node="node1", wait_s=0.01)
+            publisher.publish(devices(4, 4))
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(publisher.run())
+                await until(lambda: one.devices() == FOUR and len(one.calls("watch")) == 1)
+                one.remove_slices()
+                await until(lambda: late.told_deleted == 1)
+                late.free.set()
+                await until(lambda: one.devices() == FOUR and publisher.status.in_step)
+                task.cancel()
 
     run(test)
 
