@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from nodecpu.proto import nri_pb2
@@ -34,15 +35,22 @@ class Starts:
         lists of 1000 containers take that are new to the books, or known.
         """
         self._yard.configure()
-        for _ in range(rounds):
-            self._start("start empty", [], fresh=True)
+        self.empty(rounds)
         listed = self._start("", [(box, "") for box in boxes(500)], fresh=True)
         for _ in range(rounds):
             self._start("start 500", listed)
-        for _ in range(rounds):
-            listed = self._start("", [(box, "") for box in boxes(1000)], fresh=True, name="synchronize new")
-            self._start("", listed, name="synchronize known")
+            self.synchronize(boxes(1000))
         self._ready(rounds)
+
+    def empty(self, rounds: int) -> None:
+        """Measure starts on an empty node."""
+        for _ in range(rounds):
+            self._start("start empty", [], fresh=True)
+
+    def synchronize(self, listed: Sequence[Box]) -> None:
+        """Measure how long a list of containers takes that is new to the books, and again when they are known."""
+        known = self._start("", [(box, "") for box in listed], fresh=True, name="synchronize new")
+        self._start("", known, name="synchronize known")
 
     def _ready(self, rounds: int) -> None:
         api = ApiProcess(pods=60, claims=[], cpus=1)
