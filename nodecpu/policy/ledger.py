@@ -71,10 +71,11 @@ class Ledger:
         """Return the containers that run on this very pool's shared CPUs."""
         return self._members[pool.index]
 
-    def count_sharers(self, pool: Pool, *, bare: bool) -> int:
-        """Return how many containers share this very pool: those without a portion (``bare``), or those with one."""
-        without = self._own_bare[pool.index]
-        return without if bare else len(self._members[pool.index]) - without
+    def count_sharers(self, *, bare: bool) -> Sequence[int]:
+        """Return by pool how many containers share it itself: those without a portion (``bare``), or those with one."""
+        if bare:
+            return self._own_bare
+        return [len(members) - without for members, without in zip(self._members, self._own_bare, strict=True)]
 
     def free(self, cpus: CpuSet) -> CpuSet:
         """Return those of ``cpus`` that nobody was granted exclusively. The one place where grants are subtracted."""

@@ -144,8 +144,8 @@ def _sliceable(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:
 
 
 def _alike(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:
-    bare = not scorer.request.portion_mcpu
-    return [-scorer.ledger.count_sharers(pool, bare=bare) for pool in pools]
+    counts = scorer.ledger.count_sharers(bare=not scorer.request.portion_mcpu)
+    return [-counts[pool.index] for pool in pools]
 
 
 def _capacity(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:

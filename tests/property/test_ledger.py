@@ -132,8 +132,8 @@ def _agree_on_pools(ledger: Ledger, model: Model) -> None:
         assert (ledger.bare(pool), ledger.portions_mcpu(pool)) == (bare, portions)
         assert ledger.need_mcpu(pool) == portions + min(bare, 1)
         own_bare = sum(one.portion_mcpu == 0 for one in mine)
-        assert ledger.count_sharers(pool, bare=True) == own_bare
-        assert ledger.count_sharers(pool, bare=False) == len(mine) - own_bare
+        assert ledger.count_sharers(bare=True)[pool.index] == own_bare
+        assert ledger.count_sharers(bare=False)[pool.index] == len(mine) - own_bare
 
 
 @settings(max_examples=40)

@@ -86,7 +86,7 @@ def test_sharers_are_counted_by_kind() -> None:
         create(node, f"bare-{i}")
     create(node, "asking", mcpu=100, qos=QoS.BURSTABLE)
     top = node.ledger.tree.root
-    assert (node.ledger.count_sharers(top, bare=True), node.ledger.count_sharers(top, bare=False)) == (3, 1)
+    assert (node.ledger.count_sharers(bare=True)[top.index], node.ledger.count_sharers(bare=False)[top.index]) == (3, 1)
     assert (node.ledger.bare(top), node.ledger.portions_mcpu(top)) == (3, 100)
 
 
