@@ -27,23 +27,28 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from nodecpu import config, config_forms, config_toml, cpuset, quantity
 from nodecpu.config import parse, render_toml
 from nodecpu.config_docs import sample_toml
 from nodecpu.cpuset import MAX_ID, CpuSet, NodeSet
+from nodecpu.dra import claims, opaque, slices, told
 from nodecpu.dra.cdi import spec_text
 from nodecpu.dra.claims import decode_claim, parse_claim_uid
 from nodecpu.dra.slices import canonical, decode_slice
 from nodecpu.dra.told import claims_in_specs
 from nodecpu.errors import NodeCpuError
 from nodecpu.ids import ClaimUID
+from nodecpu.kube import podspec
 from nodecpu.kube.podspec import decode_pod
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.proto import dra_pb2, registration_pb2
 from nodecpu.quantity import parse_quantity
+from nodecpu.store import rows
 from nodecpu.store.rows import Row, from_row, to_row
 from nodecpu.topology.files import KernelFiles
 from nodecpu.topology.sysfs import topology_of
+from tests.fuzz.branches import Branches
 from tests.fuzz.nri import mutated
 from tests.property.test_decoders import CLAIM, POD, SLICE, UID
 from tests.unit.store.test_database import CLAIM as CLAIM_ROW
@@ -77,6 +82,25 @@ _ODD: Final[tuple[object, ...]] = (
     *("../../etc/passwd", "a/b/c", "dra.cpu", UID, "m" * 70_000),
     *([], {}, [[]], [None], {"": None}, [{}] * 50),
 )
+
+
+DECODING: Final = (
+    claims,
+    opaque,
+    slices,
+    told,
+    podspec,
+    quantity,
+    cpuset,
+    rows,
+    config,
+    config_toml,
+    config_forms,
+)
+"""What the inputs go through; sysfs is left out here, since its reader is more than decoding."""
+
+TRACED: Final = 1000
+"""Inputs of each target whose branches are counted, which is slow."""
 
 
 class Hang(AssertionError):
@@ -259,6 +283,36 @@ def _uncommented(sample: str) -> str:
     return "\n".join(line.removeprefix("# ") if "=" in line else line for line in sample.splitlines())
 
 
+def _configured() -> object:
+    """Return a claim with several results of ours and others, and configuration by class and claim."""
+
+    def by(source: str, request: str, **config: object) -> object:
+        opaque = {"driver": "dra.cpu", "parameters": {"apiVersion": "v1alpha1", "cpuConfig": config}}
+        return {"source": source, "requests": [request] if request else [], "opaque": opaque}
+
+    def result(request: str, device: str, cpus: str, **more: object) -> object:
+        of_us = {"driver": "dra.cpu", "request": request, "pool": "node1", "device": device}
+        return of_us | {"consumedCapacity": {"dra.cpu/cpu": cpus}} | more
+
+    claim = copy.deepcopy(CLAIM)
+    assert isinstance(claim, dict)
+    claim["status"]["allocation"]["devices"] = {
+        "results": [
+            result("cpus", "cpudevmachine", "2"),
+            result("more/first", "cpudevnuma001", "1"),
+            result("see", "cpudevnuma001", "0", adminAccess=True),
+            {"driver": "gpu.example.com", "request": "gpu", "pool": "node1", "device": "gpu0"},
+        ],
+        "config": [
+            by("FromClass", "", fullCores=True, strict=False),
+            by("FromClaim", "cpus", cpuset="2-3"),
+            by("FromClaim", "more", spread="cores", sameL3=True, strict=True),
+            {"source": "FromClass", "opaque": {"driver": "gpu.example.com", "parameters": {"x": 1}}},
+        ],
+    }
+    return claim
+
+
 def _dumped(*values: object) -> tuple[bytes, ...]:
     return tuple(json.dumps(value).encode() for value in values)
 
@@ -272,7 +326,7 @@ def targets(scratch: Path) -> dict[str, Target]:
     uid_spec = spec.replace(CLAIM_ROW.uid.encode(), ClaimUID(UID).encode())
     lists = (b"0-3,8", b"0", b"0-4095:2/4", b"1,3,5-7\n", b"0-1,0-1")
     return {
-        "claim": Target(_dumped(CLAIM), _claim, is_json=True),
+        "claim": Target(_dumped(CLAIM, _configured()), _claim, is_json=True),
         "pod": Target(_dumped(POD), _pod, is_json=True),
         "slice": Target(_dumped(SLICE), _slice, is_json=True),
         "prepare": Target((calls,), _prepare, (DecodeError,)),
@@ -353,6 +407,10 @@ def main(arguments: list[str]) -> int:
             outcomes = one(inputs, seed)
             total += inputs
             print(f"{name}: {inputs} inputs in {time.monotonic() - began:.0f} s: {dict(outcomes.most_common())}")  # noqa: T201
+        with Branches(DECODING) as branches:
+            for name, one in runs.items():
+                one(min(count, TRACED // 5 if name in SLOW else TRACED), seed)
+    print("\n".join([f"branches taken by the first {min(count, TRACED)} of each:", *branches.lines()]))  # noqa: T201
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{total} inputs of seed {seed}, 0 failures, at most {mib:.0f} MiB resident")  # noqa: T201
     return 0

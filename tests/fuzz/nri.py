@@ -14,12 +14,20 @@ from collections import Counter
 from typing import Final
 
 from nodecpu.errors import NodeCpuError, PeerProtocolError
+from nodecpu.nri import bytequeue, convert
+from nodecpu.nri import mux as mux_module
+from nodecpu.nri import plugin as plugin_module
+from nodecpu.nri import ttrpc as ttrpc_module
 from nodecpu.nri.mux import MAX_PAYLOAD, PLUGIN_CONN, RUNTIME_CONN, Mux
 from nodecpu.nri.plugin import PLUGIN_SERVICE, Plugin
 from nodecpu.nri.ttrpc import Refused, Request, Ttrpc
 from nodecpu.policy.plan import Creation
 from nodecpu.proto import nri_pb2
+from tests.fuzz.branches import Branches
 from tests.nri_fakes import FakeService, placement, update
+
+TRACED: Final = 5000
+"""Inputs whose branches are counted, which is slow."""
 
 _ODD_NUMBERS: Final = (
     0,
@@ -182,7 +190,10 @@ def main(arguments: list[str]) -> int:
     seed = int(arguments[1]) if len(arguments) > 1 else 1
     began = time.monotonic()
     outcomes = run(count, seed, [])
+    with Branches((mux_module, ttrpc_module, bytequeue, convert, plugin_module)) as branches:
+        run(min(count, TRACED), seed, [])
     print(f"{count} inputs of seed {seed} in {time.monotonic() - began:.0f} s: {dict(outcomes.most_common())}")  # noqa: T201
+    print("\n".join([f"branches taken by the first {min(count, TRACED)}:", *branches.lines()]))  # noqa: T201
     return 0
 
 
