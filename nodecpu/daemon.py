@@ -205,9 +205,9 @@ class Daemon:
             ),
             quotas=CpuQuotas(config.paths.cgroup),
         )
-        self._service.restore_pods(self._started.pods)
+        self._service.pods.restore(self._started.pods)
         self._service.adopting = self._started.adopting
-        self._service.locality = Locality(config.paths.root, started.topology, self._pod_resources.given)
+        self._service.asking.locality = Locality(config.paths.root, started.topology, self._pod_resources.given)
         self._export = Export(config.paths.run / "export", started.books, enabled=config.export.enabled)
         self._service.mount_of = self._export.create
         started.books.exported = self._export.changed
@@ -461,7 +461,7 @@ class Daemon:
         left = held - {device.name for device in arranged.devices}
         gone = [replace(device, cpus=NO_CPUS) for device in self._arranged.devices if device.name in left]
         self._arranged = replace(arranged, devices=(*arranged.devices, *gone))
-        self._service.locality = Locality(self._config.paths.root, topology, self._pod_resources.given)
+        self._service.asking.locality = Locality(self._config.paths.root, topology, self._pod_resources.given)
         self._specs.describe_by(describer(topology, self._config.dra.driver))
         self._surroundings = replace(self._surroundings, machine=machine_of(topology), available=arranged.available)
         self._publish()

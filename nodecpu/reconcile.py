@@ -134,7 +134,7 @@ class Reconciler:
         if not self._service.is_synchronized:
             return _POLL_S
         if self._service.unproven_claims:
-            if not self._service.pods_known:
+            if not self._service.pods.are_listed:
                 return _POLL_S
             await self._prove()
         elif self._service.adopting:
@@ -151,7 +151,7 @@ class Reconciler:
     async def _prove(self) -> None:
         """Ask for every claim that a pod of this node references; adopt those in question, drop what nobody has."""
         asked = self._service.unproven_claims
-        pods = self._service.pods
+        pods = tuple(self._service.pods)
         told: set[ClaimUID] = set()
         complete = True
         for namespace, name in sorted(_referenced(pods)):
@@ -172,7 +172,7 @@ class Reconciler:
                     claim_uid=found.uid,
                     hint="delete its pods, so that it is prepared anew",
                 )
-        complete = not _has_unnamed(self._service.pods) and self._service.pods == pods
+        complete = not _has_unnamed(pods) and tuple(self._service.pods) == pods
         for uid in asked:
             if complete and uid not in told and not self._service.has_strangers(uid):
                 self._service.disprove(uid)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nodecpu.annotated import annotated, reported, scheduling_of
-from nodecpu.attraction import Nearness, asks_kubelet, attraction
+from nodecpu.annotated import annotated, scheduling_of
+from nodecpu.asking import Asking
+from nodecpu.attraction import asks_kubelet
 from nodecpu.books import Books
 from nodecpu.cpuset import MAX_ID, union
 from nodecpu.errors import NoCapacity, NodeCpuError, NotReady
@@ -23,33 +24,25 @@ from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
 from nodecpu.nri.versions import RuntimeVersion
+from nodecpu.pods import PodCommit, Pods
 from nodecpu.policy.allocate import asked, container_grant, figured
-from nodecpu.policy.annotations import Annotated, Preferences
 from nodecpu.policy.evidence import shown_by, told_by, unproven_grants
 from nodecpu.policy.facts import Container, ContainerState, PodSpec, Resources, Sandbox
 from nodecpu.policy.figures import merged
 from nodecpu.policy.grants import ContainerGrant, Group
-from nodecpu.policy.links import Links, links_of, require_present
+from nodecpu.policy.links import Links, require_present
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.memory import make_memory_room
 from nodecpu.policy.pending import Seen
 from nodecpu.policy.plan import Change, Creation, Mount, Placement, Update
-from nodecpu.policy.pull import Pull
 from nodecpu.policy.rebuilt import as_it_runs
-from nodecpu.policy.requests import Request, check_handler, request_of
+from nodecpu.policy.requests import Request, check_handler
 from nodecpu.policy.resize import Resize, resize
 from nodecpu.policy.rules import Rules
 from nodecpu.quotas import QuotaFiles, Quotas
-from nodecpu.reports import POD, NoReports, Reports, Subject
+from nodecpu.reports import POD, Reports, Subject
 
 _LOG = logging.getLogger(__name__)
-
-
-class PodCommit(Protocol):
-    """Where pods as last seen are kept."""
-
-    def commit_pods(self, puts: Iterable[PodSpec], drops: Iterable[PodUID]) -> None:
-        """Write pods, all or nothing; raises StateError."""
 
 
 class Probe(Protocol):
@@ -95,21 +88,27 @@ class Service:
         self.rules = rules
         self.is_synchronized = False
         self._schedules = False
-        self.reports: Reports = NoReports()
         self.adopting = False
-        self.locality: Nearness | None = None
         self.mount_of: Callable[[ContainerID], Mount | None] = lambda container_id: None
-        self.pods_known = False
         self.containers_lost = False
-        self._pod_store = pods
         self._probe = probe
         self._counters = counters
         self._watchers = watchers
+        self.pods = Pods(books, pods)
+        self.asking = Asking(books, self.pods, counters)
         self._quotas = None if quotas is None else Quotas(books, quotas, counters, self)
-        self._pods: dict[PodUID, PodSpec] = {}
         self._sandboxes: dict[SandboxID, Sandbox] = {}
         self._unproven: dict[ContainerID, Container] = {}
         self._listed: dict[ContainerID, Container] = {}
+
+    @property
+    def reports(self) -> Reports:
+        """Who is told of what concerns a pod."""
+        return self.asking.reports
+
+    @reports.setter
+    def reports(self, reports: Reports) -> None:
+        self.asking.reports = reports
 
     # The runtime
 
@@ -172,7 +171,7 @@ class Service:
         try:
             if previous is not None:
                 self._drop([previous.id])
-            links, request = self._asked(sandbox, container)
+            links, request = self.asking.of(self.rules, sandbox, container)
             require_present(self.books.ledger, sandbox, container, links.held)
             check_handler(self.rules, sandbox, container, union(link.cpus for link in links.held))
             if request.exclusive and self.is_rebuilding:
@@ -195,7 +194,7 @@ class Service:
                 container_id=container.id,
                 err=err,
             )
-            self.reports.report(self._subject(sandbox), "ContainerRefused", str(err))
+            self.reports.report(self.pods.subject(sandbox), "ContainerRefused", str(err))
             raise
         if placement is not None:
             self.books.pending.create(container.id, placement)
@@ -252,64 +251,19 @@ class Service:
 
     # The cluster
 
-    def restore_pods(self, pods: Iterable[PodSpec]) -> None:
-        """Take in the pods that were stored before a restart."""
-        self._pods = {pod.runtime_uid: pod for pod in sorted(pods, key=lambda pod: not pod.is_mirror)}
-
     def pods_listed(self, pods: Sequence[PodSpec]) -> None:
         """Replace what is known of pods; those whose containers still run are kept until these have stopped."""
-        running = {grant.pod_uid for grant in self.books.ledger.containers.values()}
-        listed: dict[PodUID, PodSpec] = {}
-        for pod in sorted(pods, key=lambda pod: pod.is_mirror):
-            if self._may_enter(pod, listed.get(pod.runtime_uid) or self._pods.get(pod.runtime_uid)):
-                listed[pod.runtime_uid] = pod
-        gone = [uid for uid in self._pods if uid not in listed and uid not in running]
-        changed = [pod for uid, pod in listed.items() if self._pods.get(uid) != pod]
-        self._pod_store.commit_pods(changed, [self._pods[uid].uid for uid in gone])
-        for uid in gone:
-            del self._pods[uid]
-        self._pods.update(listed)
-        self.pods_known = True
+        self.pods.listed(pods)
         self._judge_unproven()
 
     def pod_seen(self, pod: PodSpec) -> None:
         """Note a pod that is new or changed."""
-        old = self._pods.get(pod.runtime_uid)
-        if old == pod or not self._may_enter(pod, old):
-            return
-        self._pod_store.commit_pods([pod], [])
-        self._pods[pod.runtime_uid] = pod
-        self._judge_unproven()
+        if self.pods.seen(pod):
+            self._judge_unproven()
 
     def pod_gone(self, uid: PodUID) -> None:
         """Forget a pod, unless its containers still run."""
-        pod = next((pod for pod in self._pods.values() if pod.uid == uid), None)
-        if pod is None or self.books.ledger.of_pod(pod.runtime_uid):
-            return
-        self._pod_store.commit_pods([], [uid])
-        del self._pods[pod.runtime_uid]
-
-    @staticmethod
-    def _may_enter(pod: PodSpec, old: PodSpec | None) -> bool:
-        """Return whether a pod may stand under the UID that the runtime uses: a mirror takes no other pod's place.
-
-        Its annotation is the word of whoever made it: everybody who may create pods could speak for another's.
-        """
-        if old is None or not pod.is_mirror or (old.namespace, old.name) == (pod.namespace, pod.name):
-            return True
-        kv(
-            _LOG,
-            logging.WARNING,
-            "mirror pod ignored: it names the UID of another pod",
-            pod=f"{pod.namespace}/{pod.name}",
-            pod_uid=pod.runtime_uid,
-        )
-        return False
-
-    def _spec_of(self, sandbox: Sandbox) -> PodSpec | None:
-        """Return the pod of a sandbox as last seen, if it is the same by name: a mirror's UID proves nothing."""
-        spec = self._pods.get(sandbox.uid)
-        return None if spec is None or (spec.namespace, spec.name) != (sandbox.namespace, sandbox.name) else spec
+        self.pods.gone(uid)
 
     # Proof
 
@@ -329,11 +283,6 @@ class Service:
     def unproven_claims(self) -> tuple[ClaimUID, ...]:
         """The claims that the API server has not confirmed yet, by UID."""
         return tuple(sorted(uid for uid, claim in self.books.ledger.claims.items() if claim.unproven))
-
-    @property
-    def pods(self) -> tuple[PodSpec, ...]:
-        """The pods of this node as last seen."""
-        return tuple(self._pods.values())
 
     @property
     def known_ids(self) -> frozenset[str]:
@@ -356,7 +305,7 @@ class Service:
         sandboxes = (self._sandboxes.get(c.sandbox_id) for c in self._unproven.values() if uid in shown_by(c))
         pods = {sandbox.uid for sandbox in sandboxes if sandbox is not None}
         pods |= {grant.pod_uid for grant in self.books.ledger.holders(uid)}
-        return any(pod not in self._pods for pod in pods)
+        return any(pod not in self.pods for pod in pods)
 
     def judge(self) -> None:
         """Judge again the containers that could not be judged: a claim of theirs was confirmed."""
@@ -471,7 +420,7 @@ class Service:
     def _require_pod(self, sandbox: Sandbox, seen: Seen) -> None:
         """Raise NotReady for a pod that is not known yet, where the books lost what its container was given."""
         pinned = bool(seen.cpus) and not self.books.ledger.tree.usable.all <= seen.cpus
-        if pinned and self.containers_lost and not self.pods_known and sandbox.uid not in self._pods:
+        if pinned and self.containers_lost and not self.pods.are_listed and sandbox.uid not in self.pods:
             raise NotReady(f"pod {sandbox.namespace}/{sandbox.name}: the books were lost, its spec is not known yet")
 
     def _judge_unproven(self) -> None:
@@ -505,7 +454,7 @@ class Service:
 
     def _decide_or_share(self, sandbox: Sandbox, container: Container) -> ContainerGrant:
         """Return the grant for a container that runs already: it cannot be refused, so at the worst it shares (G16)."""
-        links, request = self._asked(sandbox, container)
+        links, request = self.asking.of(self.rules, sandbox, container)
         try:
             return self._decide(sandbox, container, links, request)
         except NoCapacity:
@@ -519,47 +468,9 @@ class Service:
             )
             return self._decide(sandbox, container, links, shared)
 
-    def _asked(self, sandbox: Sandbox, container: Container) -> tuple[Links, Request]:
-        spec = self._spec_of(sandbox)
-        links = links_of(self.books.ledger, self.rules, sandbox, container, spec)
-        if links.ignored:
-            self._counters.forged_claims += 1
-            kv(
-                _LOG,
-                logging.WARNING,
-                "claim variables ignored: the container is not entitled to them",
-                pod=f"{sandbox.namespace}/{sandbox.name}",
-                container=container.name,
-                container_id=container.id,
-                state=",".join(links.ignored)[:200],
-            )
-            self.reports.report(
-                self._subject(sandbox),
-                "ClaimNotEntitled",
-                f"container {container.name} shows claims that it is not entitled to, they give it nothing"
-                " (reference the claim in its resources.claims)",
-            )
-        claimed = union(link.cpus for link in links.held)
-        reserved = bool(self.books.ledger.tree.usable.reserved)
-        found = annotated(self.rules, sandbox, container, spec)
-        preferences = reported(found, self._counters, self.reports, self._subject(sandbox), container)
-        request = request_of(self.rules, sandbox, container, spec, claimed, reserved=reserved, preferences=preferences)
-        pull = self._pull(sandbox, container, preferences)
-        return links, replace(request, pull=pull) if pull else request
-
-    def _pull(self, sandbox: Sandbox, container: Container, preferences: Preferences) -> Pull:
-        """Return where a container is drawn to: to others, and to what it uses (S)."""
-        found = attraction(
-            self.rules, self.books.ledger, self._pods.get, sandbox, container, preferences, self.locality
-        )
-        if found.problems:
-            problems = Annotated(problems=found.problems)
-            reported(problems, self._counters, self.reports, self._subject(sandbox), container)
-        return found.pull
-
     def _resize(self, sandbox: Sandbox, container: Container, grant: ContainerGrant, wanted: Resources) -> None:
         """Give a container what an in-place update asks for, if that is other than what it has (G12)."""
-        spec = self._spec_of(sandbox)
+        spec = self.pods.of(sandbox)
         preferences = annotated(self.rules, sandbox, container, spec).preferences
         update = Resize(sandbox=sandbox, container=container, spec=spec, preferences=preferences, wanted=wanted)
         try:
@@ -577,7 +488,7 @@ class Service:
                 container_id=container.id,
                 err=err,
             )
-            self.reports.report(self._subject(sandbox), "ResizeRefused", str(err))
+            self.reports.report(self.pods.subject(sandbox), "ResizeRefused", str(err))
             raise
 
     def check_quotas(self) -> None:
@@ -596,19 +507,13 @@ class Service:
 
     def spec_of(self, uid: PodUID) -> PodSpec | None:
         """Return a pod as last seen."""
-        return self._pods.get(uid)
+        return self.pods.get(uid)
 
     def tell(self, grant: ContainerGrant, reason: str, message: str) -> None:
         """Report something of a container on its pod."""
-        spec = self._pods.get(grant.pod_uid)
+        spec = self.pods.get(grant.pod_uid)
         uid = grant.pod_uid if spec is None else spec.uid
         self.reports.report(Subject(kind=POD, namespace=grant.namespace, name=grant.pod, uid=uid), reason, message)
-
-    def _subject(self, sandbox: Sandbox) -> Subject:
-        """Return the pod as the API server knows it: a static pod is known there by its mirror's UID."""
-        spec = self._spec_of(sandbox)
-        uid = sandbox.uid if spec is None else spec.uid
-        return Subject(kind=POD, namespace=sandbox.namespace, name=sandbox.name, uid=uid)
 
     def _predecessor(self, sandbox: Sandbox, container: Container) -> ContainerGrant | None:
         """Return the container that a new one supersedes: of the same pod and name (G11).

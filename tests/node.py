@@ -155,7 +155,7 @@ class Node:
                 released=lambda uid: self.claims.forget_row(uid),
             ),
         )
-        self.service.restore_pods(self.started.pods)
+        self.service.pods.restore(self.started.pods)
         doors = Doors(source=api, disk=self.disk, specs=self.specs)
         self.claims = Claims(self.service, doors, self.counters, wait_s=config.claims.wait_s)
 
