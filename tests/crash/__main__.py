@@ -55,6 +55,7 @@ def main(kills: int, seed: int) -> int:
         done = Figures()
         for one in as_completed([pool.submit(storm, seed + number, size) for number, size in enumerate(sizes)]):
             done += one.result()
+            _say(f"random so far: {done.kills} kills, {time.monotonic() - began:.0f} s")
         _say(f"random: {done.text()}; seeds {seed} to {seed + len(sizes) - 1}, {time.monotonic() - began:.0f} s")
         began = time.monotonic()
         first, last = pool.submit(links, RUNTIMES[0]).result()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from nodecpu.lab.scheduler import Unschedulable
 from tests.crash.matrix import DAEMON, MACHINE
-from tests.crash.world import SETTLE_S, Broken, World, random_kind
+from tests.crash.world import SETTLE_S, Broken, Full, World, random_kind
 from tests.crash.yard import opened_yard
 
 WORKERS = 4
@@ -26,6 +26,7 @@ class Figures:
     checks: int = 0
     pods: int = 0
     restarts: int = 0
+    refused: int = 0
     late: int = 0
     settled_s: float = 0.0
 
@@ -37,8 +38,9 @@ class Figures:
         """Return the figures in a sentence."""
         return (
             f"{self.kills} kills ({self.during_start} of them during a start), {self.pods} pods and {self.restarts}"
-            f" restarts of containers meanwhile, {self.checks} checks, {self.late} containers corrected that were"
-            f" created unpinned, order {self.settled_s:.2f} s after a synchronisation at the latest; 0 violations"
+            f" restarts of containers meanwhile, {self.refused} claims refused as full, {self.checks} checks,"
+            f" {self.late} containers corrected that were created unpinned, order {self.settled_s:.2f} s after a"
+            " synchronisation at the latest; 0 violations"
         )
 
 
@@ -129,6 +131,9 @@ class Storm:
                         await world.start(name, random_kind(rng))
                     except Unschedulable:
                         world.withdraw(name)
+                        continue
+                    except Full:
+                        self.figures.refused += 1
                         continue
                     self.figures.pods += 1
                     own.append(name)

@@ -23,7 +23,7 @@ from nodecpu.lab.claimbook import holdings
 from nodecpu.lab.containers import ContainerRecord
 from nodecpu.lab.jsontree import Json, JsonObject, text
 from nodecpu.lab.kubelet import KubeletFault, PodRun
-from nodecpu.lab.objects import CLAIMS, SLICES, Key
+from nodecpu.lab.objects import CLAIMS, PODS, SLICES, Key
 from nodecpu.lab.scheduler import Want
 from nodecpu.proto import nri_pb2
 from tests.crash.yard import Yard
@@ -41,6 +41,10 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 class Broken(AssertionError):
     """An invariant does not hold."""
+
+
+class Full(Exception):
+    """A claim's CPUs are taken: the scheduler did not know yet of a container that has them (D1, U18)."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class World:
     # What happens
 
     async def start(self, name: str, kind: Kind) -> None:
-        """Have a pod created, with its claim if it has one, and started however often that takes."""
+        """Have a pod created, with its claim if it has one, and started however often that takes. Raises Full."""
         cluster = self.stage.cluster
         requests: JsonObject = {"cpu": kind.cpu, "memory": "64Mi"} if kind.cpu else {}
         limits: JsonObject = {"cpu": kind.limit, "memory": "64Mi"} if kind.limit else {}
@@ -87,7 +91,13 @@ class World:
             spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": name}]
         pod = cluster.create_pod(kind.namespace, name, spec, {})
         self.kinds[name] = kind
-        await self.stage.kubelet.start_pod(pod, tries=TRIES)
+        try:
+            await self.stage.kubelet.start_pod(pod, tries=TRIES)
+        except KubeletFault as error:
+            if kind.claim and " CPUs asked of " in str(error):
+                self._give_up(name, kind)
+                raise Full(str(error)) from error
+            raise
 
     async def stop(self, name: str) -> None:
         """Have a pod ended and its claim unprepared and deleted."""
@@ -95,6 +105,17 @@ class World:
         await self.stage.kubelet.stop_pod(kind.namespace, name, tries=TRIES)
         if kind.claim:
             self.stage.cluster.delete_claim(kind.namespace, name)
+        del self.kinds[name]
+
+    def _give_up(self, name: str, kind: Kind) -> None:
+        """Have a pod deleted whose claim was never prepared."""
+        kubelet = self.stage.kubelet
+        for uid in [
+            uid for uid, one in kubelet.checkpoint.items() if (one.namespace, one.name) == (kind.namespace, name)
+        ]:
+            del kubelet.checkpoint[uid]
+        self.stage.cluster.store.remove(Key(kind=PODS, namespace=kind.namespace, name=name))
+        self.stage.cluster.delete_claim(kind.namespace, name)
         del self.kinds[name]
 
     def withdraw(self, name: str) -> None:
