@@ -6,12 +6,14 @@ does it come here, together with the shared grants that move out of its way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import NO_CPUS, CpuSet
 from nodecpu.ids import ClaimUID, ContainerID
+from nodecpu.log import kv
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.pending import Pending
@@ -19,12 +21,37 @@ from nodecpu.policy.plan import Change, Placement, Update
 from nodecpu.policy.room import make_room
 from nodecpu.policy.shared import placement, shared_updates
 
+_LOG = logging.getLogger(__name__)
+
 
 class ContainerCommit(Protocol):
     """Where container grants are kept."""
 
     def commit(self, change: Change) -> None:
         """Write a change, all or nothing; raises StateError."""
+
+
+def _apart(claims: Iterable[ClaimGrant], held: Collection[ClaimUID]) -> Iterator[ClaimGrant]:
+    """Yield claims so that no CPU has two owners, whatever the file says; those that containers hold come first.
+
+    Of two claims with the same CPU the later one is to be picked anew, as after a change of the machine.
+    """
+    taken = NO_CPUS
+    for claim in sorted(claims, key=lambda one: (one.uid not in held, one.released, one.uid)):
+        if claim.moved or taken.isdisjoint(claim.cpus):
+            yield claim
+            taken |= NO_CPUS if claim.moved else claim.cpus
+            continue
+        kv(
+            _LOG,
+            logging.ERROR,
+            "claim has CPUs of another one in the database, it gets others",
+            claim=f"{claim.namespace}/{claim.name}",
+            claim_uid=claim.uid,
+            cpus=claim.cpus & taken,
+            hint="a fault of this program: keep a copy of the database for a report",
+        )
+        yield replace(claim, moved=True)
 
 
 class Books:
@@ -88,7 +115,7 @@ class Books:
         over: list[ClaimGrant] = []
         for claim in claims:
             (over if claim.released and claim.uid not in held else keep).append(claim)
-        self.ledger.apply(Change(put_claims=tuple(keep)))
+        self.ledger.apply(Change(put_claims=tuple(_apart(keep, held))))
         known = self.ledger.claims
         settled = [
             replace(

@@ -100,6 +100,7 @@ class Claims:
         self.reports: Reports = NoReports()
         self._news = asyncio.Event()
         self._turns: dict[ClaimUID, _Turn] = {}
+        self._leftover: set[ClaimUID] = set()  # whose rows may be on disk though the books do not have them
 
     def notify(self) -> None:
         """Wake waiting prepares: CPUs were freed, or a link came up."""
@@ -322,21 +323,40 @@ class Claims:
         disk, specs = self._doors.disk, self._doors.specs
         old = self._books.ledger.claims.get(grant.uid)
         before = () if old is None or old.unproven else (old,)
+        left = tuple(sorted(self._leftover - self._books.ledger.claims.keys() - {grant.uid}))
         self._books.ledger.hold(grant.uid, grant.cpus)
         try:
-            await disk.submit(Job(puts=(grant,), after=lambda: _write(specs, grant), undo=before))
+            await disk.submit(Job(puts=(grant,), drops=left, after=lambda: _write(specs, grant), undo=before))
         except NodeCpuError:
+            self._leftover.add(grant.uid)
             self._books.ledger.unhold(grant.uid)
             self._service.release_over([grant.uid])  # its last container may have ended meanwhile
             raise
         finally:
             self._books.ledger.unhold(grant.uid)
+        self._leftover -= {grant.uid, *left}
         try:
             self._books.enact_claim(grant)
         except NodeCpuError:
-            await disk.submit(Job(puts=before, drops=(grant.uid,), before=lambda: specs.remove(grant.uid)))
+            await self._take_back(grant, before)
             raise
         self._service.tell_pending()
+
+    async def _take_back(self, grant: ClaimGrant, before: tuple[ClaimGrant, ...]) -> None:
+        """Bring a claim's row back to what it was; if the disk fails at that too, the next claim's commit drops it.
+
+        Its CPUs are free in the books, and the next claim may get them: dropping the one and writing the other is one
+        commit, so no start ever finds both.
+        """
+        specs = self._doors.specs
+        self._leftover.add(grant.uid)
+        try:
+            await self._doors.disk.submit(Job(puts=before, drops=(grant.uid,), before=lambda: specs.remove(grant.uid)))
+        except NodeCpuError as err:
+            claim = f"{grant.namespace}/{grant.name}"
+            kv(_LOG, logging.ERROR, "a claim's row is not taken back yet", claim=claim, claim_uid=grant.uid, err=err)
+        else:
+            self._leftover.discard(grant.uid)
 
     def _may_come_free(self) -> bool:
         """Return whether CPUs may return soon: of released claims still in use, or of claims not confirmed yet."""

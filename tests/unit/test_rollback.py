@@ -1,0 +1,124 @@
+"""A disk that fails at taking back what it has just written: no start finds a CPU with two owners (R1, U37, U42)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from nodecpu.cpuset import CpuSet
+from nodecpu.errors import HostError, StateError
+from nodecpu.ids import ContainerID
+from nodecpu.policy.plan import Change
+from nodecpu.store.claims import Job
+from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+
+NUMA_1 = "cpudevnuma001"
+FIRST, SECOND = claim(1, (NUMA_1, 2)), claim(2, (NUMA_1, 2))
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made, directory = scene_in_memory()
+    with directory:
+        yield made
+
+
+def fail_after(node: Node, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the claims database take so many commits more, and then none."""
+    commit = node.started.claim_store.commit
+    left = [writes]
+
+    def failing(jobs: list[Job]) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StateError("the disk is full")
+        commit(jobs)
+
+    monkeypatch.setattr(node.started.claim_store, "commit", failing)
+
+
+def stored(node: Node) -> dict[str, str]:
+    return {one.name: str(one.cpus) for one in node.started.claim_store.load()}
+
+
+def test_row_that_could_not_be_taken_back_goes_with_the_next_claims_commit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The containers' database refuses a claim, and the disk fails at the row that is on it."""
+
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        crowd = PodShape(number=7)
+        node.create(crowd.sandbox, crowd.container("c7"))
+        with monkeypatch.context() as broken:
+            fail_after(node, 1, broken)
+            broken.setattr(node.started.container_store, "commit", _refusing)
+            with pytest.raises(StateError, match="no space in /run"):
+                await node.prepare(FIRST, budget_s=0)
+        assert stored(node) == {"claim-1": "4-5"}
+        assert FIRST.uid not in node.service.books.ledger.claims
+        await node.prepare(SECOND)
+        assert stored(node) == {"claim-2": "4-5"}
+        await node.crash()
+
+    asyncio.run(whole())
+
+
+def test_row_left_by_a_spec_that_could_not_be_written_goes_as_well(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        with monkeypatch.context() as broken:
+            fail_after(node, 1, broken)
+            node.specs.fails = True
+            with pytest.raises((HostError, StateError)):
+                await node.prepare(FIRST, budget_s=0)
+            node.specs.fails = False
+        assert stored(node) == {"claim-1": "4-5"}
+        await node.prepare(SECOND)
+        assert stored(node) == {"claim-2": "4-5"}
+        await node.prepare(FIRST)
+        assert stored(node) == {"claim-1": "6-7", "claim-2": "4-5"}
+        await node.crash()
+
+    asyncio.run(whole())
+
+
+def test_claims_that_share_cpus_in_the_database_are_told_apart_at_the_start(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever has a container keeps the CPUs; the other one is picked anew at its next prepare."""
+
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        await node.prepare(FIRST)
+        await node.prepare(SECOND)
+        pod = PodShape(number=2, claims=(SECOND.name,))
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c2", node.env_of(SECOND.uid)))
+        grant = node.service.books.ledger.claims[FIRST.uid]
+        result = replace(grant.results[0], cpus=CpuSet.parse("6-7"))
+        node.started.claim_store.commit([Job(puts=(replace(grant, results=(result,)),))])
+        await node.crash()
+        again = scene.boot()
+        again.check()
+        assert "claim has CPUs of another one in the database" in caplog.text
+        again.synchronize()
+        assert scene.runtime.processes[ContainerID("c2")].cpus == CpuSet.parse("6-7")
+        await again.prepare(FIRST)
+        assert again.service.books.ledger.claims[FIRST.uid].cpus == CpuSet.parse("4-5")
+        again.check()
+        await again.crash()
+
+    asyncio.run(whole())
+
+
+def _refusing(_: Change) -> None:
+    raise StateError("no space in /run")
