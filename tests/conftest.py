@@ -1,5 +1,6 @@
-"""What holds for every test: it cleans up behind itself, Hypothesis is repeatable in CI, and CI skips nothing.
+"""What holds for every test: it cleans up behind itself, Hypothesis repeats itself, and CI skips nothing.
 
+NODECPU_RANDOM=1 has Hypothesis try other examples than the last time, to look for faults.
 NODECPU_CI=1 says that this machine is meant to run everything: what would be skipped fails there, with the reason.
 """
 
@@ -18,12 +19,12 @@ import pytest
 from hypothesis import settings
 
 IN_CI = os.environ.get("NODECPU_CI") == "1"
-LINGER_S = 1.0
+LINGER_S = 10.0
 """How long a library's own threads may take to close what a test has closed (grpc does it in the background)."""
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
-settings.load_profile("ci" if IN_CI else "dev")
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("random", deadline=None, print_blob=True)
+settings.load_profile("random" if os.environ.get("NODECPU_RANDOM") == "1" else "repeatable")
 
 
 @pytest.hookimpl(wrapper=True)
