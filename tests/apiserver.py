@@ -69,10 +69,10 @@ def kubeconfig(url: str) -> Mapping[str, object]:
 
 
 @asynccontextmanager
-async def cluster(*, node: str = "node1", timeout_s: float = 5.0) -> AsyncIterator[Cluster]:
+async def cluster(*, node: str = "node1", timeout_s: float = 5.0, bookmark_s: float = 5.0) -> AsyncIterator[Cluster]:
     """Serve a cluster of one node for as long as the block lasts."""
     trace = Trace()
-    server = ApiServer(trace)
+    server = ApiServer(trace, bookmark_s=bookmark_s)
     async with asyncio.TaskGroup() as tasks:
         await server.start(tasks)
         if node:
