@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, final
 
-from nodecpu.cpuset import CpuSet
-from nodecpu.policy.tree import Named, build_tree
+from nodecpu.cpuset import CpuSet, union
+from nodecpu.policy.tree import Named, TreeNode, build_tree
 from nodecpu.topology.model import Topology
 
 _UNITS: Final = 4
@@ -190,13 +190,29 @@ def build_units(topology: Topology) -> Unit:
         for rank, (kind, groups) in enumerate(levels)
         for cpus in groups
     ]
-    nodes = build_tree([Named(rank=-1, kind="machine", label="", cpus=topology.online), *named])
+    nodes = _partitioned([Named(rank=-1, kind="machine", label="", cpus=topology.online), *named], topology)
     layout = _Layout(topology)
     units: dict[int, Unit] = {}
     for node in reversed(nodes):  # children before parents
         units[node.index] = Unit(node.cpus.mask, tuple(units[i] for i in node.children), layout)
     layout.number({unit.kind for unit in units.values()})
     return units[0]
+
+
+def _partitioned(candidates: list[Named], topology: Topology) -> tuple[TreeNode, ...]:
+    """Return the tree of units in which children make up their parent.
+
+    A core that a larger group cuts through is not in the tree (T2: threads of a core on two nodes, as some virtual
+    machines have them): what is left of it beside the units there are is a unit of its own.
+    """
+    for cuts in ([core.cpus for core in topology.cores], [CpuSet([cpu]) for cpu in topology.online]):
+        nodes = build_tree(candidates)
+        odd = [node.cpus - union(nodes[i].cpus for i in node.children) for node in nodes if node.children]
+        pieces = [rest & cut for rest in odd if rest for cut in cuts]
+        if not pieces:
+            return nodes
+        candidates = [*candidates, *(Named(rank=len(candidates), kind="core", label="", cpus=one) for one in pieces)]
+    return build_tree(candidates)
 
 
 def pick(machine: Unit, free: CpuSet, count: int) -> CpuSet | None:
@@ -258,7 +274,7 @@ def _divisions(unit: Unit, free: int, count: int) -> Iterator[int]:
     if whole.bit_count() >= count:
         yield _divide(unit, whole, count)
     rest = count % unit.layout.threads
-    if rest and count - rest <= whole.bit_count() and rest <= (free & ~whole).bit_count():
+    if rest and whole and count - rest <= whole.bit_count() and rest <= (free & ~whole).bit_count():
         yield _divide(unit, whole, count - rest) | _take(unit, free & ~whole, rest)
 
 
@@ -276,8 +292,8 @@ class _Share:
 
     @property
     def steps(self) -> list[int]:
-        """How many CPUs its fullest L3 group has free, its two fullest, and so on up to all that it has."""
-        return self._rooms[0] or [self.room]
+        """How many CPUs its fullest L3 group has free, its two fullest, and so on; at last all that it has."""
+        return [*self._rooms[0], self.room]
 
     def costs(self, count: int) -> tuple[int, ...]:
         """Return how many L3 groups and how many cores ``count`` CPUs touch at least."""

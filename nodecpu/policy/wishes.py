@@ -144,7 +144,9 @@ def _plain(machine: Unit, free: int, count: int) -> int | None:
 def _of_mixed_cores(machine: Unit, free: int, count: int) -> int | None:
     """Return whole cores from a machine whose cores differ in size: as many large ones as the amount allows."""
     sizes = sorted({core.bit_count() for core in machine.layout.cores}, reverse=True)
-    stock = [(size, _either([c for c in machine.layout.cores if c & free and c.bit_count() == size])) for size in sizes]
+    stock = [
+        (size, _either([c for c in machine.layout.cores if c & free == c and c.bit_count() == size])) for size in sizes
+    ]
     amounts = _amounts([(size, part.bit_count() // size) for size, part in stock], count)
     if amounts is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodecpu.cpuset import CpuSet
+from nodecpu.cpuset import CpuSet, union
 from nodecpu.policy.picker import Unit, build_units, pick
-from nodecpu.topology.model import Topology
+from nodecpu.topology.model import Group, Topology
 from tests.bench.placement import churn, group_tree, least_costs
 from tests.unit.policy.machines import N4C16, Shape, build_topology
+from tests.unit.policy.plainpicker import plain_take
 
 SMALL = {
     "2 sockets of 3 cores": Shape(sockets=2, cores=3),
@@ -28,6 +30,17 @@ UNEVEN = {
     "nodes of uneven cores": Shape(nodes=2, cores=2, threads=4, single_cores=(1, 3)),
 }
 ALL = st.sampled_from([*SMALL.values(), *UNEVEN.values(), N4C16])
+
+
+def group(text: str) -> Group:
+    return Group(id=0, label=text, cpus=CpuSet.parse(text))
+
+
+def of_cores(*texts: str) -> Topology:
+    """Return a machine of one node with these cores."""
+    cores = tuple(map(group, texts))
+    topology = build_topology(Shape(cores=len(union(core.cpus for core in cores)), threads=1))
+    return replace(topology, cores=cores, clusters=(), l2=())
 
 
 @cache
@@ -152,3 +165,57 @@ def test_under_churn_requests_touch_the_fewest_nodes_caches_and_cores(load: floa
     topology = build_topology(Shape(sockets=2, nodes=2, cores=6, l3_cores=2))
     score = churn(topology, (1, 2, 3, 4, 6, 8, 12), load, 400)
     assert score.joint >= 0.99 * score.requests
+
+
+ODD = [
+    build_topology(Shape(sockets=2, nodes=2, cores=2, threads=4, single_cores=(1, 6))),
+    build_topology(Shape(nodes=2, cores=6, threads=2, l3_cores=3, single_cores=(1, 4, 5, 8))),
+    build_topology(Shape(sockets=2, cores=4, threads=3, single_cores=(0, 5, 6))),
+    replace(built(N4C16)[0], clusters=(group("0-3"), group("4-15"))),
+    of_cores("0-2", "3", "4-7", "8-9", "10-13", "14", "15-16"),
+    of_cores("0,8", "1,9", "2,10", "3", "4", "5,11", "6-7"),
+]
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([*SMALL.values(), *UNEVEN.values(), N4C16]).map(build_topology) | st.sampled_from(ODD), st.data()
+)
+def test_census_and_memory_are_shortcuts_to_what_the_rules_say(topology: Topology, data: st.DataObject) -> None:
+    """K1, K3: the smallest unit that holds a request, in whole cores, with the least, in the fullest surroundings."""
+    units = build_units(topology)
+    threads = max(len(core.cpus) for core in topology.cores)
+    some_cpus = st.sets(st.sampled_from(sorted(topology.online)), min_size=1).map(CpuSet)
+    pick(units, data.draw(some_cpus), 1)
+    kept = data.draw(st.lists(st.sampled_from([core.cpus for core in topology.cores]), max_size=5))
+    free = data.draw(some_cpus) | union(kept)
+    count = data.draw(st.integers(1, len(free)))
+    expected = plain_take(units, free.mask, count, threads)
+    if expected is not None:
+        assert pick(units, free, count) == CpuSet.from_mask(expected)
+
+
+@st.composite
+def cut_machines(draw: st.DrawFn) -> Topology:
+    """Return a machine whose caches or nodes may cut through its cores, or leave CPUs out."""
+    topology = build_topology(draw(st.sampled_from([N4C16, Shape(nodes=2, cores=3, threads=4), Shape(cores=6)])))
+    owners = draw(st.lists(st.integers(0, 3), min_size=len(topology.online), max_size=len(topology.online)))
+    pieces = [CpuSet(cpu for cpu, owner in zip(topology.online, owners, strict=True) if owner == i) for i in range(3)]
+    groups = tuple(Group(id=i, label=str(i), cpus=piece) for i, piece in enumerate(pieces) if piece)
+    if draw(st.booleans()):
+        return replace(topology, l3=groups)
+    nodes = [replace(topology.numa[0], id=one.id, home=one.id, cpus=one.cpus) for one in groups]
+    return replace(topology, numa=tuple(nodes) or topology.numa)
+
+
+@given(cut_machines(), st.data())
+def test_impossible_machines_can_be_picked_from(topology: Topology, data: st.DataObject) -> None:
+    """T2, K1: virtual machines have cores on two nodes; whatever is told, the amount is picked, the same each time."""
+    units = build_units(topology)
+    free = data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1).map(CpuSet))
+    for count in range(1, len(free) + 1):
+        cpus = pick(units, free, count)
+        assert cpus is not None
+        assert cpus <= free
+        assert len(cpus) == count
+        assert pick(build_units(topology), free, count) == cpus

@@ -121,6 +121,12 @@ def test_parameters_are_bounded() -> None:
     assert "bytes" in refusal([Entry(opaque=Opaque(driver="dra.cpu", parameters=huge))], "a")
 
 
+def test_key_beside_the_configuration_is_refused() -> None:
+    """C9."""
+    text = msgspec.Raw(b'{"apiVersion": "v1alpha1", "cpuConfig": {"fullCores": true}, "more": 1}')
+    assert "unknown field `more`" in refusal([Entry(opaque=Opaque(driver="dra.cpu", parameters=text))], "a")
+
+
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_configuration_or_a_typed_error(raw: bytes) -> None:
     with contextlib.suppress(BadRequest):

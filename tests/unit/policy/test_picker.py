@@ -74,6 +74,20 @@ def test_core_beside_single_threaded_ones_is_kept_whole() -> None:
     assert picked(shape, "0-3", 3) == "0-2"
 
 
+@pytest.mark.parametrize(
+    ("free", "count", "expected"),
+    [
+        pytest.param("0,4,8,12", 3, "0,4,8", id="one of each of three nodes"),
+        pytest.param("0-1,4,8,12-13", 3, "0-1,4", id="two of one and one of another"),
+        pytest.param("0-1,4-5,8-11", 3, "8-10", id="a core has enough"),
+        pytest.param("0-1,4-5,8-9,12", 7, "0-1,4-5,8-9,12", id="all there are"),
+    ],
+)
+def test_fewer_cpus_than_a_core_has_threads_can_come_from_several_nodes(free: str, count: int, expected: str) -> None:
+    """K1: cores of four threads, each a node of its own, none with enough free and none wholly free."""
+    assert picked(Shape(nodes=4, cores=1, threads=4), free, count) == expected
+
+
 def test_siblings_come_from_the_topology_never_from_numbering() -> None:
     """T2: threads numbered half a machine apart, as most servers have them."""
     topology = build_topology(Shape(cores=4, threads=1))
@@ -98,3 +112,24 @@ def test_answer_does_not_depend_on_what_was_asked_before() -> None:
         assert taken is not None
         free -= taken
         pick(used, CpuSet.parse("3,5,17-20"), 2)
+
+
+def test_nodes_whose_caches_are_known_in_part_are_divided_all_the_same() -> None:
+    """T1, K1: of four nodes of five CPUs only a few CPUs have a cache that is told."""
+    topology = build_topology(Shape(sockets=2, nodes=2, cores=5, threads=1))
+    caches = tuple(Group(id=i, label=str(i), cpus=CpuSet.parse(text)) for i, text in enumerate(("9", "16", "14")))
+    machine = build_units(replace(topology, l3=caches))
+    assert pick(machine, CpuSet.parse("1,3-4,8-9,11-12,14,16,18-19"), 9) is not None
+
+
+def test_units_of_one_size_need_not_all_have_nodes_inside() -> None:
+    """K1: a socket of one node beside one of two, as large: the one that holds a request alone is as good a home."""
+    topology = build_topology(Shape(sockets=2, nodes=2, cores=2))
+    first, second, third, fourth = topology.numa
+    wide = replace(third, cpus=third.cpus | fourth.cpus)
+    machine = build_units(replace(topology, numa=(first, second, wide), l3=(Group(id=0, label="0", cpus=wide.cpus),)))
+    for free, count in (("0-15", 5), ("0-2,4-6,8-15", 5), ("8-15", 7), ("1,3,5,7,9,11,13,15", 3)):
+        found = pick(machine, CpuSet.parse(free), count)
+        assert found is not None
+        assert len(found) == count
+    assert pick(machine, CpuSet.parse("0-1,4-5,8-13"), 6) == CpuSet.parse("8-13")

@@ -54,7 +54,10 @@ def test_numbers_are_taken_or_left_out_as_they_are_there(among: CpuSet, named: C
         assert chosen_cpus(MACHINE, CpuChoice(without=named), among, besides=NO_CPUS) == among - named
 
 
-@given(some_cpus, st.integers(1, 17_000), some_cpus, some_cpus)
+amounts = st.tuples(st.integers(1, 17), st.sampled_from([-999, -1, 0, 1])).map(lambda one: 1000 * one[0] + one[1])
+
+
+@given(some_cpus, amounts, some_cpus, some_cpus)
 def test_amount_is_made_of_the_first_ones_then_of_the_others_then_of_those_besides(
     among: CpuSet, mcpu: int, besides: CpuSet, first: CpuSet
 ) -> None:

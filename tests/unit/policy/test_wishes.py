@@ -171,3 +171,16 @@ def test_small_core_is_where_one_of_the_caches_has_one() -> None:
     assert pick_by(machine, cpus("0-6"), 3, wishes) == Picked(cpus=cpus("0-1,6"))
     first = build_units(build_topology(replace(shape, single_cores=(1,))))
     assert pick_by(first, cpus("0-6"), 5, wishes) == Picked(cpus=cpus("0-4"))
+
+
+def test_cores_that_caches_cut_through_are_not_full_cores_of_either() -> None:
+    """T2, K2: as some virtual machines tell it; what was wished is dropped, never the amount."""
+    topology = build_topology(Shape(cores=4))
+    caches = tuple(Group(id=i, label=str(i), cpus=cpus(text)) for i, text in enumerate(("0-2", "3-7")))
+    machine = build_units(replace(topology, l3=caches))
+    for count in range(1, 9):
+        picked = pick_by(machine, cpus("0-7"), count, Wishes(full_cores=True, spread=Spread.L3))
+        assert picked is not None
+        assert len(picked.cpus) == count
+    even = pick_by(machine, cpus("0-7"), 4, Wishes(full_cores=True, spread=Spread.L3))
+    assert even == Picked(cpus=cpus("0-1,4-5"))
