@@ -56,6 +56,7 @@ __all__ = [
     "load",
     "parse",
     "parse_amount",
+    "render_origins",
     "render_toml",
 ]
 
@@ -270,6 +271,26 @@ def render_toml(config: Config) -> str:
     for s in SETTINGS:
         tree.setdefault(s.table, {})[s.key] = s.value(config)
     return tomli_w.dumps(tree)
+
+
+def render_origins(config: Config, path: Path) -> str:
+    """Return a loaded configuration as TOML; a comment on each setting tells its line in the file, or ``default``."""
+    source = read_toml(path.read_text(encoding="utf-8"))
+    lines: list[str] = []
+    table = ""
+    for s in SETTINGS:
+        if s.table != table:
+            lines += ["", f"[{s.table}]"] if table else [f"[{s.table}]"]
+            table = s.table
+        line = source.lines.get((s.table, s.key))
+        origin = f"{path}:{line}" if line and s.key in _table(source, s.table) else "default"
+        lines.append(f"{s.key} = {toml_text(s.value(config))}  # {origin}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _table(source: Source, name: str) -> Mapping[str, object]:
+    found = source.tree.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def toml_text(value: TomlValue) -> str:

@@ -563,12 +563,22 @@ class Daemon:
         return self._disk.submit(Job(after=lambda: _restore(self._specs, grants, used)))
 
     def _links(self) -> Links:
-        api = LinkState(state="off")
-        if self._config.kube.enabled:
-            error = self._publisher.status.error if self._publisher is not None else "not connected yet"
-            api = LinkState(state="away" if error else "connected", reason=error)
-        ends = None if self._api is None else self._api.credentials_expire_at
-        return Links(runtime=self._nri_state, kubelet=self._kubelet, api=api, credentials_expire_at=ends)
+        return Links(runtime=self._nri_state, kubelet=self._kubelet, api=self._api_link())
+
+    def _api_link(self) -> LinkState:
+        """Return how the API server is, by its last answer and by what became of publishing."""
+        api, publisher = self._api, self._publisher
+        if not self._config.kube.enabled:
+            return LinkState(state="off")
+        if api is None or publisher is None or api.answered is None:
+            return LinkState(state="not asked yet")
+        error = publisher.status.error or ("" if api.answered else "the last call was not answered")
+        ends = api.credentials_expire_at
+        return LinkState(
+            state="away" if error else "connected",
+            reason=error,
+            credentials_expire_at=msgspec.UNSET if ends is None else ends,
+        )
 
     def _state(self) -> NodeState:
         counters, refusals = self._counters.state(), self._counters.last_refusals.all

@@ -1,7 +1,7 @@
 """What somebody who helps needs of a node, in one archive (shell, read-only).
 
 No secrets: settings are told as they are in force, never a configuration file as it stands, and no kubeconfig, no
-environment, no command line. ``sys`` lies at the top, so that ``nodecpu lab --machine ARCHIVE`` plays on this machine.
+environment, no command line. ``sys`` lies at the top, so that ``nodecpu lab --from ARCHIVE`` plays on this machine.
 Equal states give equal archives.
 """
 
@@ -30,6 +30,9 @@ from nodecpu.topology.sysfs import topology_of
 
 NOTES: Final = "nodecpu-gather"
 """The directory of everything that is not the machine."""
+
+SETTINGS_MEMBER: Final = f"{NOTES}/config.toml"
+"""The settings in force."""
 
 _MOST_FILES: Final = 200_000
 _MOST_BYTES: Final = 1 << 16

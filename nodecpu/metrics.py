@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
+
 from nodecpu.admin.state import CounterState, HistogramState, NodeState
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.errors import NodeCpuError
@@ -197,6 +199,10 @@ class _Collector:
                 yield _metric(family, value)
 
 
+def _known(value: float | msgspec.UnsetType) -> float | None:
+    return None if value is msgspec.UNSET else value
+
+
 def _values(state: NodeState) -> dict[str, _Value]:
     """Return every metric's value by its name; None: there is none at the moment."""
     counts = state.counters
@@ -215,7 +221,7 @@ def _values(state: NodeState) -> dict[str, _Value]:
             sum(1 for c in state.containers if c.confirmed is not None and c.cpus and c.confirmed != c.cpus)
         ),
         "nodecpu_shared_load_mcpu": float(max((pool.load_mcpu for pool in state.pools), default=0)),
-        "nodecpu_credentials_expire_timestamp_seconds": links.credentials_expire_at,
+        "nodecpu_credentials_expire_timestamp_seconds": _known(links.api.credentials_expire_at),
         "nodecpu_prepares": counts.prepares,
         "nodecpu_unprepares": counts.unprepares,
         "nodecpu_prepare_duration_seconds": counts.prepare_s,

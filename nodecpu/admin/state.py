@@ -14,21 +14,24 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class LinkState(Shape, frozen=True, kw_only=True):
-    """A link to somebody else. ``state``: connected, away, off or a word of that link; name and version: the peer's."""
+    """A link to somebody else. ``state``: connected, away, off or a word of that link; name and version: the peer's.
+
+    ``credentials_expire_at``: when those for the API server end, in Unix seconds; left out where that is not known.
+    """
 
     state: str
     name: str = ""
     version: str = ""
     reason: str = ""
+    credentials_expire_at: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class Links(Shape, frozen=True, kw_only=True):
-    """All links. ``credentials_expire_at``: when those for the API server end, in Unix seconds; None: not known."""
+    """All links."""
 
     runtime: LinkState
     kubelet: LinkState
     api: LinkState
-    credentials_expire_at: float | None = None
 
 
 class Core(Shape, frozen=True, kw_only=True):

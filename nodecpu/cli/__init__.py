@@ -140,7 +140,7 @@ def _add_configuring(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, text in (
         ("check", "list every mistake in a file"),
-        ("show", "print all settings in force"),
+        ("show", "print all settings, and where each comes from: its line in the file, or the default"),
         ("diff", "tell what a file changes in the defaults, or another file in it"),
     ):
         one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)

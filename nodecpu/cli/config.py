@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 from nodecpu.cli.output import put, put_json
-from nodecpu.config import Config, load, render_toml
+from nodecpu.config import Config, load, render_origins, render_toml
 from nodecpu.config_docs import sample_toml
 
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.json:
         put_json(tomllib.loads(render_toml(config)))
     else:
-        sys.stdout.write(render_toml(config))
+        sys.stdout.write(render_origins(config, file))
     return 0
 
 

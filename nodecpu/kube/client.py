@@ -111,7 +111,8 @@ class KubeClient:
     def __init__(self, kubeconfig: Path | Mapping[str, object], *, timeout_s: float) -> None:
         self._kubeconfig = kubeconfig
         self._timeout_s = timeout_s
-        self._answering = True
+        self.answered: bool | None = None
+        """Whether the last call was answered, be it with an error; None before the first has ended."""
         self._closed = False
         self._places = asyncio.Semaphore(_THREADS)
         self._lock = threading.Lock()
@@ -128,7 +129,7 @@ class KubeClient:
     @property
     def is_answering(self) -> bool:
         """Return whether the last call was answered, be it with an error; True before the first."""
-        return self._answering
+        return self.answered is not False
 
     async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY, *, timeout_s: float | None = None) -> bytes:
         """Return an object, or a list of objects; ``timeout_s`` can only shorten what is set for all calls."""
@@ -174,12 +175,12 @@ class KubeClient:
         try:
             answer = await self._run(call, limit_s)
         except LinkError:
-            self._answering = False
+            self.answered = False
             raise
         except ApiError:
-            self._answering = True
+            self.answered = True
             raise
-        self._answering = True
+        self.answered = True
         return answer
 
     async def _run(self, call: Callable[[], _T], limit_s: float | None) -> _T:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import tarfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -18,9 +20,12 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
+from nodecpu.config import MAX_FILE_BYTES
 from nodecpu.errors import ConfigError
+from nodecpu.gather import SETTINGS_MEMBER
 from nodecpu.lab.cgroups import CgroupError
 from nodecpu.lab.flavours import FLAVOURS
+from nodecpu.lab.jsontree import JsonObject, merged
 from nodecpu.lab.play import Player
 from nodecpu.lab.scenario import Scenario, Step, parse_scenario
 from nodecpu.lab.stage import Stage, StageError, StageSettings, opened
@@ -30,6 +35,10 @@ from nodecpu.lab.trace import Sent
 from nodecpu.lab.verbs import COMMON, VERBS
 
 DEMO: Final = "demo"
+ANYWHERE: Final = "on-any-machine"
+REPLAYED: Final = ("policy", "annotations", "scheduling", "dra")
+"""The tables of settings that decide who gets what."""
+
 LOG_LINES: Final = 15
 
 
@@ -50,6 +59,26 @@ def load_scenario(name: str) -> Scenario:
     if not path.is_file():
         raise ConfigError(f"no scenario {name!r}", hint="nodecpu lab --list shows them")
     return parse_scenario(str(path), path.read_text(encoding="utf-8"))
+
+
+def replayed(archive: Path) -> JsonObject:
+    """Return the settings of a gathered archive that decide what is given; ConfigError if it is no such archive.
+
+    Its paths, sockets and names stay behind: they are the stage's own.
+    """
+    try:
+        with tarfile.open(archive) as packed:
+            file = packed.extractfile(SETTINGS_MEMBER)
+            text = "" if file is None else file.read(MAX_FILE_BYTES).decode()
+        settings = tomllib.loads(text)
+    except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+        raise ConfigError(
+            f"{archive} is not what nodecpu gather writes: {error}", hint="--machine takes any archive that holds sys"
+        ) from error
+    taken: JsonObject = {name: settings[name] for name in REPLAYED if name in settings}
+    if isinstance(devices := taken.get("dra"), dict):
+        devices.pop("driver", None)
+    return taken
 
 
 class Shower:
@@ -156,8 +185,13 @@ def main(argv: Sequence[str]) -> int:
             console.print(f"{name:<44} {escape(load_scenario(name).title)}", soft_wrap=True)
         return 0
     failed = 0
-    for name in args.scenario or [DEMO]:
+    gathered = None if args.gathered is None else replayed(args.gathered)
+    for name in args.scenario or [DEMO if gathered is None else ANYWHERE]:
         scenario = load_scenario(name)
+        if gathered is not None:
+            settings = merged(gathered, scenario.daemon)
+            assert isinstance(settings, dict)
+            scenario = replace(scenario, machine=str(args.gathered), daemon=settings)
         if args.runtime:
             scenario = replace(scenario, runtime=args.runtime)
         try:
@@ -187,6 +221,13 @@ def _parser() -> argparse.ArgumentParser:
         "--machine",
         metavar="TEXT|DIR|ARCHIVE|host",
         help="default: the scenario's; CPUs that a scenario names are its own machine's",
+    )
+    parser.add_argument(
+        "--from",
+        dest="gathered",
+        type=Path,
+        metavar="ARCHIVE",
+        help=f"what nodecpu gather wrote: its machine and settings; the scenario is {ANYWHERE} then",
     )
     parser.add_argument("--scenario", action="append", metavar="FILE|NAME", help=f"may be repeated; default: {DEMO}")
     parser.add_argument("--runtime", choices=tuple(FLAVOURS), help="default: the scenario's")

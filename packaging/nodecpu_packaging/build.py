@@ -111,10 +111,16 @@ def _fill(tree: Path, target: Target, tools: Tools, *, wheel: Path, arch: str, v
     _put_pages(tree, version=version, epoch=tools.epoch)
     _put_completion(tree)
     _put_papers(tree, target, version=version, epoch=tools.epoch)
-    for rules in sorted((ROOT / "packaging" / "alerts").glob("*.rules.yml")):
-        _put(tree / "usr/share/nodecpu" / rules.name, rules.read_text(), 0o644)
+    for path in watching_files():
+        _put(tree / "usr/share/nodecpu" / path.name, path.read_text(), 0o644)
     if target.format == "rpm":
         shutil.rmtree(tree / "etc" / "needrestart")
+
+
+def watching_files() -> list[Path]:
+    """Return what Prometheus and Grafana load: alert rules, which have tests beside them, and the dashboard."""
+    packaging = ROOT / "packaging"
+    return [*sorted((packaging / "alerts").glob("*.rules.yml")), *sorted((packaging / "grafana").glob("*.json"))]
 
 
 def _install_modules(place: Path, target: Target, tools: Tools, *, wheel: Path, arch: str) -> None:

@@ -9,12 +9,15 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from nodecpu.admin.client import fetch_state
 from nodecpu.lab.machine import parse_machine, write_machine
 
 PATIENCE_S = 30.0
@@ -99,6 +102,21 @@ def test_ready_is_told_when_the_sockets_are_bound_and_without_runtime_or_kubelet
             "notify",
             "run/admin.sock",
         ]
+
+
+def test_api_server_is_not_called_connected_before_it_has_answered(place: Place, systemd: Systemd) -> None:
+    """With nobody there, what is told goes from unknown to away, and is never more than was seen."""
+    text = place.config.read_text().replace("enabled = false", f'kubeconfig = "{place.directory}/none"')
+    place.config.write_text(text)
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)):
+        assert "API server not asked yet" in systemd.wait_for("STATUS=")
+        systemd.wait_for("READY=1")
+        shown = partial(fetch_state, place.directory / "run" / "admin.sock")
+        end = time.monotonic() + PATIENCE_S
+        while (api := shown().links.api).state == "not asked yet":
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert api.state == "away"
 
 
 def test_nothing_is_for_others_even_if_started_without_a_umask(place: Place, systemd: Systemd) -> None:

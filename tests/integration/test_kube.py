@@ -78,7 +78,9 @@ async def watch_to_the_end(client: KubeClient, *, silence_s: float) -> None:
 def test_answers_and_errors_are_told_apart() -> None:
     async def test() -> None:
         async with cluster() as one:
+            assert (one.client.answered, one.client.is_answering) == (None, True)
             assert json.loads(await one.client.get(SLICES_PATH))["items"] == []
+            assert one.client.answered
             with pytest.raises(ApiError, match='resourceslices "x" not found') as refused:
                 await one.client.get(f"{SLICES_PATH}/x")
             assert (refused.value.status, refused.value.reason, refused.value.is_transient) == (404, "NotFound", False)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nodecpu.config import parse, render_toml
 from nodecpu.errors import ConfigError
+from nodecpu.gather import Notes, gather
+from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.lab.run import main
 
 pytestmark = pytest.mark.lab
@@ -66,6 +71,35 @@ def test_kept_directory_holds_the_log_and_the_configuration(room: Path, capsys: 
     kept = next(iter(room.iterdir()))
     assert f"kept in {kept}" in capsys.readouterr().out
     assert {"daemon.log", "nodecpu.toml", "cgroup", "host"} <= {file.name for file in kept.iterdir()}
+
+
+def gathered(directory: Path, *, reserved: str) -> Path:
+    """Return an archive of a machine with four CPUs."""
+    write_machine(parse_machine("4 cores"), directory)
+    paths = "".join(f'{name} = "{directory / name}"\n' for name in ("cgroup", "cdi", "kubelet"))
+    text = f'[paths]\nroot = "{directory}"\n{paths}[policy]\nreserved = "{reserved}"\n[dra]\ndriver = "x.cpu"\n'
+    config = parse(text, "node.toml")
+    archive = directory / "gathered.tar.gz"
+    gather(archive, config, Notes(texts=(("config.toml", render_toml(config)),)), run=lambda _: "")
+    return archive
+
+
+def test_gathered_archive_is_played_with_its_machine_and_settings(
+    tmp_path: Path, room: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """T1: what was gathered elsewhere comes out here, under the names of the lab."""
+    assert main(["--from", str(gathered(tmp_path, reserved="3"))]) == 0
+    said = capfd.readouterr().out
+    assert "4 CPUs" in said
+    assert re.search(r"=  reserved +1 CPU +3$", said, re.MULTILINE)
+    assert not list(room.iterdir())
+
+
+def test_archive_of_something_else_is_told_as_such(tmp_path: Path) -> None:
+    other = tmp_path / "other.tar"
+    tarfile.open(other, "w").close()
+    with pytest.raises(ConfigError, match="is not what nodecpu gather writes"):
+        main(["--from", str(other)])
 
 
 def test_machine_that_is_not_understood_is_told_as_such(room: Path) -> None:

@@ -131,7 +131,8 @@ def test_names_of_the_other_driver_are_there_only_when_wanted() -> None:
 
 
 def test_every_declared_metric_is_told_with_its_help_and_kind() -> None:
-    state = msgspec.structs.replace(n4c16(), links=msgspec.structs.replace(n4c16().links, credentials_expire_at=1e9))
+    api = msgspec.structs.replace(n4c16().links.api, credentials_expire_at=1e9)
+    state = msgspec.structs.replace(n4c16(), links=msgspec.structs.replace(n4c16().links, api=api))
     text = render(state, compatible=True).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     for family in (*FAMILIES, *COMPATIBLE):

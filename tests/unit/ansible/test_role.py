@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
 
+from nodecpu import __version__
 from tests.support import ROOT
 
 PLAYS = ROOT / "ansible"
 ROLE = PLAYS / "roles" / "nodecpu"
+
+
+def test_collection_is_of_the_programs_version_and_needs_what_the_role_needs() -> None:
+    galaxy = yaml.safe_load((PLAYS / "galaxy.yml").read_text())
+    role = yaml.safe_load((ROLE / "meta" / "main.yml").read_text())["galaxy_info"]
+    runtime = yaml.safe_load((PLAYS / "meta" / "runtime.yml").read_text())
+    assert galaxy["version"] == __version__
+    assert (galaxy["namespace"], galaxy["name"]) == (role["namespace"], role["role_name"])
+    assert runtime["requires_ansible"] == f">={role['min_ansible_version']}.0"
+    assert (PLAYS / galaxy["readme"]).is_file()
 
 
 def options() -> dict[str, dict[str, object]]:

@@ -19,7 +19,7 @@ from nodecpu import __version__
 from nodecpu.admin.state import NodeState, Reply
 from nodecpu.cli import main
 from nodecpu.cli.status import watch
-from nodecpu.config import Config, parse
+from nodecpu.config import SETTINGS, Config, parse
 from tests.unit.nodestates import n4c16
 
 Output = pytest.CaptureFixture[str]
@@ -177,7 +177,10 @@ def test_config_show_prints_what_is_in_force(tmp_path: Path, capsys: Output) -> 
     file = tmp_path / "node.toml"
     file.write_text('[log]\nlevel = "debug"\n')
     assert main(["config", "show", str(file)]) == 0
-    assert parse(capsys.readouterr().out, "shown") == parse('log.level = "debug"', "x")
+    shown = capsys.readouterr().out
+    assert parse(shown, "shown") == parse('log.level = "debug"', "x")
+    assert f'level = "debug"  # {file}:2\n' in shown
+    assert shown.count("  # default\n") == len(SETTINGS) - 1
     assert main(["config", "show", "--json", str(file)]) == 0
     assert json.loads(capsys.readouterr().out)["log"] == {"level": "debug"}
 

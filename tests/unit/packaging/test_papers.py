@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from nodecpu_packaging import completion, manpages
+from nodecpu_packaging.build import watching_files
 from nodecpu_packaging.inventory import Component, components, copyright_text, sbom
 from nodecpu_packaging.targets import TARGETS, package_version
 from nodecpu_packaging.verbs import verbs_of
@@ -104,6 +105,10 @@ def test_distributions_are_the_promised_ones() -> None:
         ("el9", "3.12"),
         ("el10", "3.12"),
     ]
+
+
+def test_alert_rules_and_dashboard_are_packed_and_tests_of_rules_are_not() -> None:
+    assert [path.name for path in watching_files()] == ["nodecpu.rules.yml", "nodecpu.json"]
 
 
 def test_sbom_names_each_module_with_its_licence() -> None:
