@@ -39,6 +39,7 @@ from nodecpu.dra.devices import offered_devices
 from nodecpu.dra.files import ClaimFiles
 from nodecpu.dra.metadata import MetadataFiles, describer
 from nodecpu.dra.podresources import PodResources
+from nodecpu.ending import listed, terminating
 from nodecpu.enforce.audit import Audit, CgroupProbe, Means
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.quota import CpuQuotas
@@ -178,6 +179,7 @@ class Daemon:
         self._systemd = SystemdNotifier()
         self._counters = Counters()
         self._stopping = asyncio.Event()
+        self._status = ""
         self._source = _Source()
         self._nri_state = self._kubelet = LinkState(state="away")
         self._publisher: SlicePublisher | None = None
@@ -354,6 +356,7 @@ class Daemon:
         self._publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
         self._publisher.settled = self._published_anew
         watch = PodWatch(api, node=self._node, sink=self._service)
+        watch.after = self._renew_status
         events = Events(api, node=self._node)
         self._claims.reports = self._service.reports = self._aside.reports = events
         self._reconciler = Reconciler(
@@ -471,6 +474,7 @@ class Daemon:
     def _after_walk(self) -> None:
         """Take note of what has changed without anybody telling: what can be offered, and how devices are."""
         self._publish()
+        self._renew_status()
         if self._health is not None:
             self._health.look_again()
 
@@ -586,7 +590,16 @@ class Daemon:
         findings = finding_states(self._preflight.findings)
         runtime = self._plugin.runtime
         enforcement = enforcement_state(self._audit, unasked=runtime is not None and runtime.safe_unsolicited)
-        return msgspec.structs.replace(state, preflight=findings, aside=self._aside.reason, enforcement=enforcement)
+        return msgspec.structs.replace(
+            state,
+            preflight=findings,
+            aside=self._aside.reason,
+            enforcement=enforcement,
+            terminating=self._terminating(),
+        )
+
+    def _terminating(self) -> tuple[str, ...]:
+        return terminating(self._service.books.ledger.containers.values(), self._service.spec_of)
 
     def _metrics(self) -> bytes:
         return render(self._state(), compatible=self._config.metrics.compatible_names)
@@ -595,13 +608,24 @@ class Daemon:
         return tried(self._service, self._config.dra.driver, objects)
 
     def _tell_status(self) -> None:
+        self._status = self._status_line()
+        self._notify(self._status)
+
+    def _renew_status(self) -> None:
+        """Tell it where it has changed."""
+        if self._status_line() != self._status:
+            self._tell_status()
+
+    def _status_line(self) -> str:
         ledger = self._service.books.ledger
         links = self._links()
         runtime = " ".join(part for part in (links.runtime.name, links.runtime.version) if part) or "runtime"
         aside = "standing aside, see nodecpu check; " if self._aside.reason else ""
-        self._notify(
-            f"STATUS={aside}{runtime} {links.runtime.state}, kubelet {links.kubelet.state},"
-            f" API server {links.api.state}; {len(ledger.claims)} claims, {len(ledger.containers)} containers"
+        ending = self._terminating()
+        awaited = f"; a planned restart waits for {listed(ending)}" if ending else ""
+        return (
+            f"STATUS={aside}{runtime} {links.runtime.state}, kubelet {links.kubelet.state}, API server"
+            f" {links.api.state}; {len(ledger.claims)} claims, {len(ledger.containers)} containers{awaited}"
         )
 
     def _notify(self, message: str) -> None:

@@ -217,7 +217,10 @@ class FindingState(Shape, frozen=True, kw_only=True):
 
 
 class NodeState(Shape, frozen=True, kw_only=True):
-    """Everything at one moment. ``aside`` says why nothing is pinned, if that is so."""
+    """Everything at one moment. ``aside`` says why nothing is pinned, if that is so.
+
+    ``terminating`` are containers whose pods are to end (namespace/pod/container): a planned restart waits for them.
+    """
 
     version: str
     node: str
@@ -232,6 +235,7 @@ class NodeState(Shape, frozen=True, kw_only=True):
     preflight: tuple[FindingState, ...] = ()
     aside: str = ""
     enforcement: EnforcementState = EnforcementState()
+    terminating: tuple[str, ...] = ()
 
 
 class Request(Shape, frozen=True, kw_only=True):

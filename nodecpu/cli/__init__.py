@@ -16,6 +16,9 @@ from typing import Final
 
 from nodecpu.errors import ConfigError, NodeCpuError
 
+WAIT_S: Final = 120.0
+"""How long a planned restart waits for terminating containers: four times the usual grace."""
+
 DEFAULT_CONFIG: Final = Path("/etc/nodecpu/nodecpu.toml")
 
 
@@ -126,6 +129,20 @@ def _add_working(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     gather.add_argument("--output", type=Path, metavar="FILE", help="default: nodecpu-NODE.tar.gz in this directory")
     gather.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
     gather.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG}, if it is there")
+
+    text = "restart the daemon, once no container is being terminated"
+    restart = verbs.add_parser("restart", help=text, description=text, allow_abbrev=False)
+    restart.add_argument("--now", action="store_true", help="do not wait")
+    restart.add_argument(
+        "--wait",
+        type=_seconds,
+        default=WAIT_S,
+        metavar="SECONDS",
+        help="fail if some still terminate after this time (default: %(default)g)",
+    )
+    restart.add_argument("--only-wait", action="store_true", help="wait, and leave the restart to others")
+    restart.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
+    restart.add_argument("--config", type=Path, metavar="FILE", help="configuration that tells the socket")
 
     text = "give shared containers room again, once the daemon is stopped for good"
     reset = verbs.add_parser("reset", help=text, description=text, allow_abbrev=False)

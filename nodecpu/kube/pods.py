@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -40,6 +40,8 @@ class PodWatch:
 
     def __init__(self, api: Api, *, node: str, sink: PodSink, wait_s: float = 0.5) -> None:
         """``wait_s`` is the first pause after the watch has ended; it grows while the API server is away."""
+        self.after: Callable[[], None] = lambda: None
+        """Called when the sink has taken something."""
         self._sink = sink
         self._watcher = Watcher(api, path="/api/v1/pods", selector=f"spec.nodeName={node}", sink=self, wait_s=wait_s)
 
@@ -52,6 +54,7 @@ class PodWatch:
         pods = [pod for value in objects if (pod := _decoded(value)) is not None]
         kv(_log, logging.DEBUG, "pods listed", count=len(pods))
         self._sink.pods_listed(pods)
+        self.after()
 
     def changed(self, change: Change, value: msgspec.Raw) -> None:
         """Take one pod."""
@@ -61,6 +64,7 @@ class PodWatch:
             self._sink.pod_gone(pod.uid)
         else:
             self._sink.pod_seen(pod)
+        self.after()
 
 
 def _decoded(value: msgspec.Raw) -> PodSpec | None:

@@ -30,6 +30,7 @@ class _Metadata(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     annotations: Mapping[str, str] | None = None
     labels: Mapping[str, str] | None = None
+    deletion: str | None = msgspec.field(name="deletionTimestamp", default=None)
 
 
 class _ContainerClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +112,7 @@ def _pod_spec(pod: _Pod) -> PodSpec:
         labels=dict(meta.labels or {}),
         pod_request_mcpu=_amount(spec.resources, "requests", "cpu", parse_milli),
         pod_limit_mcpu=_amount(spec.resources, "limits", "cpu", parse_milli),
+        terminating=meta.deletion is not None,
     )
 
 

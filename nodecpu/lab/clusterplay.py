@@ -11,7 +11,7 @@ from nodecpu.cpuset import NO_CPUS, CpuSet
 from nodecpu.lab.apiserver import Fault
 from nodecpu.lab.claimbook import ClaimBook
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
-from nodecpu.lab.objects import SLICES, Key
+from nodecpu.lab.objects import PODS, SLICES, Key
 from nodecpu.lab.scenario import Scenario, Step, features_of
 from nodecpu.lab.stage import DRIVER, Stage
 from nodecpu.lab.steps import StepFailed, attempt, eventually
@@ -41,6 +41,7 @@ class ClusterVerbs:
             "unprepare_all": self._unprepare_all,
             "start_all": self._start_all,
             "contend": self._contend,
+            "terminate": self._terminate,
             "deallocate": self._deallocate,
             "see_devices": self._see_devices,
             "see_slices": self._see_slices,
@@ -69,6 +70,10 @@ class ClusterVerbs:
             await api.break_connections()
         if step.target == "heal":
             api.clear_faults()
+
+    async def _terminate(self, step: Step) -> None:
+        plan = self._scenario.pods[step.target]
+        self._stage.api.store.mark_deleted(Key(kind=PODS, namespace=plan.namespace, name=plan.name), grace_s=30)
 
     async def _fault(self, step: Step) -> None:
         verb, _, plural = step.target.partition(" ")

@@ -139,6 +139,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             options=_options(cpu=(_TEXT, "request"), cpu_limit=(_TEXT, "limit"), error=_ERROR),
         ),
         "stop": Verb(help="delete a pod and see it off", of="pods", options=_options(error=_ERROR, tries=_TRIES)),
+        "terminate": Verb(help="ask for a pod's deletion, which the kubelet is slow to see to", of="pods"),
         "lose": Verb(help="delete a claim's CDI spec file", of="claims"),
         "forget": Verb(
             help="delete the stopped daemon's books: the claims' database, or all", words=("claims", "everything")

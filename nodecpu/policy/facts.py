@@ -61,7 +61,7 @@ class PodSpec:
     """A pod of this node as the API server last told (N1).
 
     ``runtime_uid`` is the UID the runtime uses: for a static pod the hash in the annotation
-    kubernetes.io/config.mirror, else the pod's own UID.
+    kubernetes.io/config.mirror, else the pod's own UID. ``terminating``: its deletion was asked for.
     """
 
     uid: PodUID
@@ -74,6 +74,7 @@ class PodSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     pod_request_mcpu: int | None = None
     pod_limit_mcpu: int | None = None
+    terminating: bool = False
 
     @property
     def is_mirror(self) -> bool:

@@ -7,11 +7,15 @@ import importlib
 import json
 import sqlite3
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import nodecpu
+from nodecpu.admin.client import fetch_state
+from nodecpu.cli import WAIT_S
 from nodecpu.config import Config, load
+from nodecpu.ending import await_ends
 from nodecpu.errors import NodeCpuError
 
 CONFIG = Path("/etc/nodecpu/nodecpu.toml")
@@ -22,7 +26,12 @@ def main(step: str, config_path: Path = CONFIG) -> int:
     """Answer a question, or write the bytecode."""
     if step == "compile":
         return compile_used()
-    problems = may_run(load(config_path)) if step == "may-run" else may_remove(_config(config_path))
+    if step == "may-run":
+        problems = may_run(load(config_path))
+    elif step == "may-restart":
+        problems = may_restart(_config(config_path))
+    else:
+        problems = may_remove(_config(config_path))
     sys.stderr.writelines(f"nodecpu: {line}\n" for line in problems)
     return 1 if problems else 0
 
@@ -44,6 +53,22 @@ def may_run(config: Config) -> list[str]:
             f"not started: there are no credentials for the API server at {config.kube.kubeconfig} yet.",
             "Put a kubeconfig there, then: systemctl start nodecpu",
         ]
+    return []
+
+
+def may_restart(config: Config, *, wait_s: float = WAIT_S) -> list[str]:
+    """Wait until no container is being terminated; return why there can be no restart if some still are."""
+    socket = config.paths.run / "admin.sock"
+    try:
+        await_ends(
+            lambda: fetch_state(socket).terminating,
+            wait_s=wait_s,
+            clock=time.monotonic,
+            sleep=time.sleep,
+            told=lambda line: sys.stderr.writelines((f"nodecpu: {line}\n",)),
+        )
+    except NodeCpuError as error:
+        return [error.message]
     return []
 
 

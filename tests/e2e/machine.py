@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -88,10 +89,13 @@ class Machine:
         command = self.command("sh", "-c", script, "sh", path, f"{mode:o}")
         subprocess.run(command, input=text, check=True, text=True, timeout=COMMAND_TIMEOUT_S)
 
-    def until(self, what: str, **wanted: str) -> None:
-        """Wait until properties of the unit are these."""
+    def until(self, what: str, **wanted: str | re.Pattern[str]) -> None:
+        """Wait until properties of the unit are these, or have these in them."""
         end = time.monotonic() + BOOT_TIMEOUT_S
-        while (seen := self.unit(*wanted)) != wanted:
+        while True:
+            seen = self.unit(*wanted)
+            if all(_is_like(value, wanted[name]) for name, value in seen.items()):
+                return
             assert time.monotonic() < end, f"no {what}: {seen}\n{self.journal()}"
             time.sleep(0.1)
 
@@ -197,6 +201,10 @@ class Peers:
         answer: dict[str, object] = json.loads(line)
         assert "error" not in answer, answer
         return answer
+
+
+def _is_like(value: str, wanted: str | re.Pattern[str]) -> bool:
+    return value == wanted if isinstance(wanted, str) else wanted.search(value) is not None
 
 
 def _leader(container: subprocess.Popen[bytes]) -> int:

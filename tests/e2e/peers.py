@@ -2,7 +2,7 @@
 
 Runs inside the machine, on the installed package's own modules. It takes one JSON request a line and answers each with
 one line: ``hold`` runs a pod whose claim has so many CPUs, ``look`` tells where a pod's container runs and how often
-its cpuset was written, ``release`` ends the pod.
+its cpuset was written, ``terminate`` asks for the pod's deletion, ``release`` ends it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.jsontree import JsonObject
 from nodecpu.lab.kubelet import Kubelet, KubeletFault, KubeletSettings
 from nodecpu.lab.machine import parse_machine, write_machine
-from nodecpu.lab.objects import ApiError
+from nodecpu.lab.objects import PODS, ApiError, Key
 from nodecpu.lab.pluginhost import RuntimeSettings
 from nodecpu.lab.podspec import CgroupDriver
 from nodecpu.lab.runtime import Runtime
@@ -116,6 +116,11 @@ class Peers:
         effective = self.cgroups.effective(record.directory)
         cpus = "" if effective is None else str(effective.cpus)
         return {"cpus": cpus, "writes": self.cgroups.writes(record.directory)}
+
+    async def terminate(self, name: str) -> JsonObject:
+        """Have the pod's deletion asked for, which the kubelet is slow to see to."""
+        self.api.store.mark_deleted(Key(kind=PODS, namespace="shop", name=name), grace_s=30)
+        return {}
 
     async def release(self, name: str) -> JsonObject:
         """End the pod, with its claim."""

@@ -5,6 +5,7 @@ One machine lives through all of it, in order, as a node does; the daemon runs i
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,9 +62,9 @@ def peers(life: Life) -> Iterator[Peers]:
     begun.close()
 
 
-def install(machine: Machine, package: str) -> str:
+def install(machine: Machine, package: str, **environment: str) -> str:
     command = ("apt-get", "-qq", "install", "--allow-downgrades", "-y", package)
-    return machine.ok(*command, DEBIAN_FRONTEND="noninteractive")
+    return machine.ok(*command, DEBIAN_FRONTEND="noninteractive", **environment)
 
 
 def specs(life: Life) -> list[str]:
@@ -159,6 +160,26 @@ def test_upgrade_and_downgrade_move_nothing_under_a_claim(life: Life, peers: Pee
         assert life.machine.ok("nodecpu", "status").splitlines()[0].split()[-1] == version
         assert peers.ask("look", name="web") == held
     assert life.machine.ok("cat", CONFIG) == SETTINGS
+
+
+def test_planned_restart_waits_for_terminating_containers(life: Life, peers: Peers) -> None:
+    """R6: said in STATUS, bounded, refused after that; not for those who say so, nor once the container has ended."""
+    peers.ask("hold", name="late", cpus="1")
+    peers.ask("terminate", name="late")
+    life.machine.until("word of what is awaited", StatusText=re.compile(r"a planned restart waits for shop/late/app"))
+    before = life.machine.unit("MainPID")
+    done = life.machine.run("nodecpu", "restart", "--wait", "1")
+    assert done.returncode == 1
+    assert "not restarted: shop/late/app did not end within 1 s" in done.stdout
+    assert life.machine.unit("MainPID") == before
+    said = install(life.machine, life.first, NODECPU_RESTART_NOW="1")
+    assert "waiting" not in said
+    peers.ask("registered")
+    assert life.machine.unit("MainPID") != before
+    peers.ask("release", name="late")
+    life.machine.ok("nodecpu", "restart", "--wait", "30")
+    install(life.machine, life.second)
+    peers.ask("registered")
 
 
 def test_hung_daemon_is_ended_by_the_watchdog_and_the_claim_stays(life: Life, peers: Peers) -> None:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
 from nodecpu.admin.state import (
     Cache,
     ClaimState,
@@ -13,6 +21,7 @@ from nodecpu.admin.state import (
     NodeState,
     Numa,
     PoolState,
+    Reply,
     ResultState,
     Socket,
     UsableState,
@@ -122,3 +131,22 @@ def n4c16() -> NodeState:
             container("log-0", "shared", "0-3,6-7,10-11"),
         ),
     )
+
+
+@contextmanager
+def answering(run_dir: Path, state: NodeState) -> Iterator[None]:
+    """Answer one question at the admin socket of a run directory, as the daemon does."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(run_dir / "admin.sock"))
+        listening.listen(1)
+
+        def answer() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.recv(4096)
+                peer.sendall(msgspec.json.encode(Reply(state=state)) + b"\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join()

@@ -9,6 +9,7 @@ from nodecpu.admin.state import ContainerRow, LinkState, NodeState
 from nodecpu.cli.render.owners import pod_container
 from nodecpu.cli.render.text import aligned, clean, counted
 from nodecpu.cpuset import CpuSet, union
+from nodecpu.ending import listed
 
 
 def status_lines(state: NodeState) -> Iterator[str]:
@@ -25,6 +26,8 @@ def status_lines(state: NodeState) -> Iterator[str]:
         ("counted", _counted(state)),
     ]
     rows += _enforcement(state)
+    if state.terminating:
+        rows.append(("ending", f"{listed(state.terminating)}: a planned restart waits for that"))
     if wrong := [one.grade for one in state.preflight if one.grade in ("failed", "warning")]:
         rows.append(("preflight", f"{_by(len(wrong), wrong)}; see nodecpu check"))
     if state.aside:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +14,11 @@ import msgspec
 import pytest
 
 from nodecpu import __version__
-from nodecpu.admin.state import NodeState, Reply
+from nodecpu.admin.state import NodeState
 from nodecpu.cli import main
 from nodecpu.cli.status import watch
 from nodecpu.config import SETTINGS, Config, parse
-from tests.unit.nodestates import n4c16
+from tests.unit.nodestates import answering, n4c16
 
 Output = pytest.CaptureFixture[str]
 
@@ -28,20 +26,8 @@ Output = pytest.CaptureFixture[str]
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Path]:
     """Return the run directory of something that answers one question as the daemon does."""
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "admin.sock"))
-        listening.listen(1)
-
-        def answer() -> None:
-            peer, _ = listening.accept()
-            with peer:
-                peer.recv(4096)
-                peer.sendall(msgspec.json.encode(Reply(state=n4c16())) + b"\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
+    with answering(tmp_path, n4c16()):
         yield tmp_path
-        thread.join()
 
 
 def ask(run_dir: Path, *arguments: str) -> int:

@@ -8,9 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
+from nodecpu.config import parse
 from tests.support import ROOT
+from tests.unit.nodestates import answering, n4c16
 
 
 @pytest.fixture
@@ -48,6 +51,23 @@ def test_it_may_not_run_without_credentials(steps: ModuleType, config: Path, tmp
 def test_it_may_run_without_credentials_that_it_does_not_use(steps: ModuleType, config: Path) -> None:
     config.write_text("[kube]\nenabled = false\n")
     assert steps.main("may-run", config) == 0
+
+
+def test_it_may_restart_where_no_daemon_can_tell_what_terminates(
+    steps: ModuleType, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(f'[paths]\nrun = "{tmp_path}/run"\n')
+    assert steps.main("may-restart", config) == 0
+    assert "the daemon is not running" in capsys.readouterr().err
+
+
+def test_it_may_not_restart_while_a_container_is_being_terminated(steps: ModuleType, tmp_path: Path) -> None:
+    """R6: after the wait, which packages bound, the old daemon goes on."""
+    state = msgspec.structs.replace(n4c16(), terminating=("shop/web-0/app",))
+    config = parse(f'[paths]\nrun = "{tmp_path}"\n', "x")
+    with answering(tmp_path, state):
+        (problem,) = steps.may_restart(config, wait_s=0.0)
+    assert problem.startswith("not restarted: shop/web-0/app did not end within 0 s")
 
 
 @pytest.mark.parametrize("claims", [None, ()])
