@@ -14,5 +14,49 @@ class Explained:
     why: str
 
 
-EXPLAINED: dict[str, tuple[Explained, ...]] = {}
+def _as_long(where: str) -> Explained:
+    return Explained(
+        where=where,
+        what="strict=True -> strict=False",
+        why="both are always as long as each other: this guards against a mistake of ours",
+    )
+
+
+EXPLAINED: dict[str, tuple[Explained, ...]] = {
+    "nodecpu.dra.claims": (_as_long("decode_claim"),),
+    "nodecpu.dra.opaque": (_as_long("asked_for"),),
+    "nodecpu.policy.memory": (
+        Explained(
+            where="make_memory_room",
+            what="_excess(ledger, nodes) + grant.memory_bytes <= 0 -> _excess(ledger, nodes) + grant.memory_bytes < 0",
+            why="where a zone is just full the books are tried out in vain: the loop moves nobody out of it",
+        ),
+    ),
+    "nodecpu.policy.requests": (
+        Explained(
+            where="_is_quota_of",
+            what="quota_us <= 0 -> quota_us < 0",
+            why="a quota of 0 that is not taken for no limit is read as no limit",
+        ),
+        Explained(
+            where="_own_part",
+            what="mcpu < 1000 * claimed -> mcpu <= 1000 * claimed",
+            why="a request of just what is claimed has been taken for its mirror before",
+        ),
+    ),
+    "nodecpu.policy.wishes": (
+        _as_long("_of_mixed_cores"),
+        _as_long("_over"),
+        Explained(
+            where="_amounts",
+            what="(count - total) // size -> (count - total) * size",
+            why="the table gets longer than need be; what is above the amount is never asked for",
+        ),
+        Explained(
+            where="_amounts",
+            what="count - total -> count + total",
+            why="the table gets longer than need be; what is above the amount is never asked for",
+        ),
+    ),
+}
 """By module."""
