@@ -2,8 +2,9 @@
 
 Ours, written from the types' definitions, one path a line: ``[]`` stands for the items of a list, ``*`` for the keys of
 a map, ``**`` for what the API takes as it is. Sources, per kind: Kubernetes 1.36.2 staging/src/k8s.io/api (core/v1
-types.go, resource/v1 types.go, authentication/v1 types.go, admissionregistration/v1 types.go, rbac/v1 types.go),
-apiextensions-apiserver v1 types.go, noderesourcetopology-api 0.1.3 v1alpha2 types.go.
+types.go, resource/v1 types.go, authentication/v1 types.go, authorization/v1 types.go, rbac/v1 types.go,
+admissionregistration/v1 types.go), apiextensions-apiserver v1 types.go, noderesourcetopology-api 0.1.3 v1alpha2 types.go. What 1.37 has
+instead of 1.36 is from its resource/v1 types.go.
 """
 
 from __future__ import annotations
@@ -93,6 +94,17 @@ spec.boundObjectRef.kind
 spec.boundObjectRef.name
 spec.boundObjectRef.uid
 """,
+    "authorization.k8s.io/v1 SelfSubjectAccessReview": """
+spec.resourceAttributes.group
+spec.resourceAttributes.resource
+spec.resourceAttributes.subresource
+spec.resourceAttributes.verb
+spec.resourceAttributes.name
+spec.resourceAttributes.namespace
+spec.resourceAttributes.fieldSelector.requirements[].key
+spec.resourceAttributes.fieldSelector.requirements[].operator
+spec.resourceAttributes.fieldSelector.requirements[].values[]
+""",
     "rbac.authorization.k8s.io/v1 Role": """
 rules[].apiGroups[]
 rules[].resources[]
@@ -140,12 +152,31 @@ spec.versions[].storage
 spec.versions[].schema.openAPIV3Schema.**
 """,
 }
+_OF_VERSION = {
+    (36, "resource.k8s.io/v1 ResourceSlice"): """
+spec.devices[].nodeAllocatableResourceMappings.*.capacityKey
+spec.devices[].nodeAllocatableResourceMappings.*.allocationMultiplier
+""",
+    (37, "resource.k8s.io/v1 ResourceSlice"): """
+spec.devices[].nodeAllocatableResources.*.mapping.capacityKey
+spec.devices[].nodeAllocatableResources.*.mapping.capacityMultiplier
+spec.devices[].nodeAllocatableResources.*.mapping.deviceMultiplier
+""",
+}
+"""What a minor version alone has: the later one replaces the earlier one's."""
+
 _SAME = {
     "rbac.authorization.k8s.io/v1 ClusterRole": "rbac.authorization.k8s.io/v1 Role",
     "rbac.authorization.k8s.io/v1 ClusterRoleBinding": "rbac.authorization.k8s.io/v1 RoleBinding",
 }
 
 
-def fields_of(kind: str) -> frozenset[str]:
-    """Return the paths of a kind (``group/version Kind``); KeyError for one that the table lacks."""
-    return frozenset([*_META.split(), *_FIELDS[_SAME.get(kind, kind)].split(), "apiVersion", "kind"])
+def kinds() -> frozenset[str]:
+    """Return all kinds of the table (``group/version Kind``)."""
+    return frozenset([*_FIELDS, *_SAME])
+
+
+def fields_of(kind: str, *, minor: int = 36) -> frozenset[str]:
+    """Return the paths of a kind in Kubernetes 1.``minor``; KeyError for one that the table lacks."""
+    own = _OF_VERSION.get((minor, kind), "")
+    return frozenset([*_META.split(), *_FIELDS[_SAME.get(kind, kind)].split(), *own.split(), "apiVersion", "kind"])

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodecpu.dra.devices import Dividing, devices_of
-from nodecpu.dra.slices import Create, Form, make_pool, plan_writes, slice_object
+from nodecpu.cpuset import NO_CPUS
+from nodecpu.dra.devices import Device, Dividing, devices_of
+from nodecpu.dra.slices import Create, Form, NodeAllocatable, make_pool, plan_writes, slice_object
 from nodecpu.kube.events import Events
 from nodecpu.kube.manifests import Choices, manifests
 from nodecpu.kube.nrt import API_VERSION, node_topology
 from nodecpu.kube.renewal import TokenRenewal
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.policy.usable import usable_cpus
+from nodecpu.preflight.cluster import cluster_findings
 from nodecpu.topology.sysfs import read_topology
 from tests.node import Scene
-from tests.unit.kube.api_fields import fields_of
+from tests.support import ROOT
+from tests.unit.kube.api_fields import fields_of, kinds
 from tests.unit.kube.test_certificate import token
 from tests.unit.kube.test_events import CLAIM_A, WEB, FakeApi
 
-MAPS = frozenset({"attributes", "capacity", "annotations"})
+MAPS = frozenset(
+    {"attributes", "capacity", "annotations", "nodeAllocatableResources", "nodeAllocatableResourceMappings"}
+)
+
+NOT_WRITTEN = frozenset({"DeviceMetadata", "Node", "List", "Pod", "ResourceClaim"})
+"""Kinds in the code that no API server is sent: a file's, owners and subjects, what the command line prints."""
 
 
 def paths(value: object, path: str, known: frozenset[str]) -> Iterator[str]:
@@ -42,9 +51,9 @@ def paths(value: object, path: str, known: frozenset[str]) -> Iterator[str]:
         yield path
 
 
-def unknown_fields(written: object) -> set[str]:
+def unknown_fields(written: object, *, minor: int = 36) -> set[str]:
     found: dict[str, Any] = json.loads(json.dumps(written))
-    known = fields_of(f"{found['apiVersion']} {found['kind']}")
+    known = fields_of(f"{found['apiVersion']} {found['kind']}", minor=minor)
     return set(paths(found, "", known)) - known
 
 
@@ -61,23 +70,70 @@ def test_manifests() -> None:
 
 
 @pytest.mark.parametrize("grouping", ["numa", "individual"])
-@pytest.mark.parametrize("closed", [False, True])
-def test_slices(tmp_path: Path, grouping: str, *, closed: bool) -> None:
-    """D1, D5."""
-    write_machine(parse_machine("2 sockets, 2 nodes, 2 cores, 2 threads, isolated 2-3"), tmp_path)
+@pytest.mark.parametrize(
+    ("form", "minor"),
+    [
+        (Form(), 34),
+        (Form(closed=True), 36),
+        (Form(counted=NodeAllocatable.MAPPINGS), 36),
+        (Form(counted=NodeAllocatable.RESOURCES, closed=True), 37),
+    ],
+)
+def test_slices(tmp_path: Path, grouping: str, form: Form, minor: int) -> None:
+    """D1, D2, D3, D5."""
+    write_machine(parse_machine("2 sockets, 2 nodes, 2 cores, 2 threads, isolated 2-3, pci-roots 2"), tmp_path)
     topology = read_topology(tmp_path)
     none = topology.online - topology.online
     usable = usable_cpus(
         online=topology.online, isolated=topology.isolated, available=None, kubepods=None, reserved=none
     )
-    dividing = Dividing(grouping=grouping, full_cores=grouping == "numa")
+    dividing = Dividing(grouping=grouping, full_cores=grouping == "numa", pcie_roots=True)
     devices = devices_of(topology, usable, dividing=dividing, driver="dra.cpu")
-    pool = make_pool("dra.cpu", "node1", devices, Form(closed=closed))
+    pool = make_pool("dra.cpu", "node1", devices, form)
     writes = plan_writes(pool, (), {})
     assert writes
     for write in writes:
         assert isinstance(write, Create)
-        assert unknown_fields(slice_object(pool, write, "node-uid")) == set()
+        assert unknown_fields(slice_object(pool, write, "node-uid"), minor=minor) == set()
+
+
+def test_form_of_another_version_is_unknown() -> None:
+    """D3: each of the two forms would be dropped by the other version."""
+    device = Device(name="d", cpus=NO_CPUS, capacity=4, attributes={})
+    for counted, minor in ((NodeAllocatable.MAPPINGS, 37), (NodeAllocatable.RESOURCES, 36)):
+        pool = make_pool("dra.cpu", "node1", [device], Form(counted=counted))
+        (write,) = plan_writes(pool, (), {})
+        assert isinstance(write, Create)
+        unknown = unknown_fields(slice_object(pool, write, "node-uid"), minor=minor)
+        assert unknown
+        assert all(f"spec.devices[].{counted.value}." in path for path in unknown)
+
+
+def test_access_reviews() -> None:
+    class Server(FakeApi):
+        async def get(self, path: str, query: Mapping[str, str] = {}, *, timeout_s: float | None = None) -> bytes:
+            del path, query, timeout_s
+            return b'{"major": "1", "minor": "36", "gitVersion": "v1.36.2"}'
+
+        async def send(self, method: str, path: str, body: bytes) -> bytes:
+            await super().send(method, path, body)
+            return b'{"status": {"allowed": true}}'
+
+    server = Server()
+    asyncio.run(cluster_findings(server, node="node1", skew_s=lambda: 0.0))
+    assert server.sent
+    assert [unknown_fields(body) for _, _, body in server.sent] == [set()] * len(server.sent)
+
+
+def test_every_kind_that_the_code_names_is_in_the_table() -> None:
+    """Whoever has the daemon write another kind adds its fields."""
+    known = {kind.partition(" ")[2] for kind in kinds()}
+    named: set[str] = set()
+    for room in ("kube", "dra", "preflight"):
+        for file in (ROOT / "nodecpu" / room).glob("*.py"):
+            named |= set(re.findall(r'"kind": "([A-Z]\w+)"', file.read_text()))
+    assert "ResourceSlice" in named
+    assert named - known - NOT_WRITTEN == set()
 
 
 def test_node_topology(tmp_path: Path) -> None:
