@@ -118,6 +118,7 @@ async def served(
     *,
     on_status: Callable[[KubeletStatus], None] | None = None,
     check_s: float = 60.0,
+    expected_s: float = 60.0,
     driver: str = "dra.cpu",
     health: HealthService | None = None,
 ) -> AsyncIterator[KubeletPlugin]:
@@ -129,6 +130,7 @@ async def served(
         health=health or HealthService(tuple),
         on_status=on_status,
         check_s=check_s,
+        expected_s=expected_s,
     )
     running = asyncio.create_task(plugin.run())
     bound = asyncio.create_task(plugin.bound.wait())

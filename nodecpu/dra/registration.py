@@ -27,6 +27,9 @@ from nodecpu.proto import registration_pb2 as pb
 SERVICE_NAME: Final = "pluginregistration.Registration"
 _PLUGIN_TYPE: Final = "DRAPlugin"
 _EXPECTED_S: Final = 60.0
+_SHOWN_AGAIN_S: Final = 600.0
+"""A kubelet whose watch of the directory failed sees a socket again only when it is made anew (pitfall U86)."""
+
 _CLOSE_GRACE_S: Final = 5.0
 _HINT: Final = "paths.kubelet has to be the kubelet's --root-dir"
 
@@ -61,7 +64,7 @@ class KubeletPlugin:
     registration; the kubelet deletes the node's ResourceSlices at each of its starts, before it registers us.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its doors, and two times that tests shorten
         self,
         *,
         driver: str,
@@ -70,7 +73,9 @@ class KubeletPlugin:
         health: HealthService | None = None,
         on_status: Callable[[KubeletStatus], None] | None = None,
         check_s: float = 10.0,
+        expected_s: float = _EXPECTED_S,
     ) -> None:
+        """``check_s`` is the time between two looks; after ``expected_s`` the kubelet should have said something."""
         self.bound = asyncio.Event()
         self.status: KubeletStatus | None = None
         self._driver = driver
@@ -78,6 +83,7 @@ class KubeletPlugin:
         self._health = health
         self._on_status = on_status
         self._check_s = check_s
+        self._expected_s = expected_s
         self._service = UnixServer(service_socket(kubelet, driver), hidden_name=".dra")
         self._registration = UnixServer(registration_socket(kubelet, driver), hidden_name=f".{driver}")
 
@@ -112,7 +118,7 @@ class KubeletPlugin:
         self, handlers: dict[UnixServer, Sequence[grpc.GenericRpcHandler]], operations: asyncio.TaskGroup
     ) -> None:
         loop = asyncio.get_running_loop()
-        expected_by: float | None = loop.time() + _EXPECTED_S
+        expected_by = loop.time() + self._expected_s
         while True:
             await asyncio.sleep(self._check_s)
             for socket, served in handlers.items():
@@ -121,16 +127,19 @@ class KubeletPlugin:
                     before = await socket.open(served)
                     if before is not None:
                         operations.create_task(before.stop(CALL_LIMIT_S))
-            if expected_by is not None and loop.time() > expected_by:
-                expected_by = None
-                if self.status is None:
-                    kv(
-                        _log,
-                        logging.WARNING,
-                        "no kubelet has registered us yet",
-                        path=self._registration.path,
-                        hint=_HINT,
-                    )
+            if self.status is None and loop.time() > expected_by:
+                expected_by = loop.time() + max(_SHOWN_AGAIN_S, self._expected_s)
+                kv(
+                    _log,
+                    logging.WARNING,
+                    "no kubelet has registered us yet, its socket is made anew",
+                    path=self._registration.path,
+                    hint=_HINT,
+                )
+                self._registration.remove()
+                before = await self._registration.open(handlers[self._registration])
+                if before is not None:
+                    operations.create_task(before.stop(CALL_LIMIT_S))
 
     def _handler(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(

@@ -9,7 +9,7 @@ from nodecpu.config import Config
 from nodecpu.nri.versions import RuntimeVersion
 from nodecpu.preflight.finding import Finding
 from nodecpu.preflight.host import arranged_host, host_findings
-from nodecpu.preflight.kubelet import kubelet_findings, read_kubelet
+from nodecpu.preflight.kubelet import directory_finding, kubelet_findings, read_kubelet
 from nodecpu.preflight.runtime import (
     Run,
     link_finding,
@@ -45,8 +45,10 @@ def local_findings(config: Config, link: RuntimeLink | None, run: Run = run_prog
         version = link.version
         yield link_finding(config.nri.socket, runtimes, version, "" if link.is_up else link.state)
     yield from runtime_findings(runtimes, version, config.paths.cdi)
+    kubelet = read_kubelet(root, config.paths.kubelet)
+    yield directory_finding(kubelet, config.paths.kubelet)
     yield from kubelet_findings(
-        read_kubelet(root, config.paths.kubelet),
+        kubelet,
         node=node_name(config),
         reserved=None if arranged is None else arranged.usable.reserved,
         pin_memory=config.policy.pin_memory,

@@ -26,13 +26,14 @@ _SWITCH: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubelet:
-    """What was found. Policies in small letters by where they stand; ``node`` and ``reserved`` empty if not told."""
+    """What was found. Policies in small letters by where they stand; the other texts are empty if not told."""
 
     cpu: Mapping[str, str]
     memory: Mapping[str, str]
     reserved: str = ""
     node: str = ""
     config_file: str = ""
+    root: str = ""
 
 
 def policies(directory: Path) -> Kubelet:
@@ -60,6 +61,7 @@ def read_kubelet(root: Path, directory: Path) -> Kubelet:
         reserved=flags.get("reserved-cpus", "") or text(known, "reservedSystemCPUs"),
         node=flags.get("hostname-override", ""),
         config_file=str(file) if config is not None else "",
+        root=flags.get("root-dir", ""),
     )
 
 
@@ -70,6 +72,15 @@ def in_the_way(kubelet: Kubelet, *, pin_memory: bool) -> str:
     if pin_memory and (where := _static(kubelet.memory)):
         return f"the kubelet's memory manager is static, by its {where}"
     return ""
+
+
+def directory_finding(kubelet: Kubelet, directory: Path) -> Finding:
+    """Return whether the running kubelet looks for plugins where we show ourselves (U82)."""
+    check = "kubelet directory"
+    if kubelet.root and Path(kubelet.root) != directory:
+        seen = f"the kubelet's --root-dir is {kubelet.root}, we are below {directory}: it never sees us"
+        return failed(check, seen, f'set paths.kubelet = "{kubelet.root}", and restart')
+    return ok(check, str(directory))
 
 
 def kubelet_findings(kubelet: Kubelet, *, node: str, reserved: CpuSet | None, pin_memory: bool) -> Iterator[Finding]:

@@ -121,6 +121,26 @@ def test_removed_socket_comes_back(root: Path) -> None:
     run(test)
 
 
+def test_socket_is_shown_again_to_a_kubelet_that_has_not_seen_it(root: Path) -> None:
+    """D5, U86: its watch may have failed; once it has said something, no more."""
+
+    async def test() -> None:
+        path = registration_socket(root, "dra.cpu")
+        async with served(root, FakeClaims(), check_s=0.01, expected_s=0.05):
+            first = path.stat().st_ino
+            await until(lambda: path.exists() and path.stat().st_ino != first)
+            async with kubelet_of(path) as kubelet:
+                assert (await kubelet.get_info()).name == "dra.cpu"
+                await kubelet.notify(registered=True)
+        async with served(root, FakeClaims(), check_s=0.01, expected_s=0.05) as plugin:
+            async with kubelet_of(path) as kubelet:
+                await kubelet.notify(registered=False, error="no room")
+            assert plugin.status is not None
+            assert plugin.status.error == "no room"
+
+    run(test)
+
+
 def test_path_that_is_too_long_is_refused_by_its_limit(root: Path) -> None:
     deep = root / ("d" * 80)
     plugin = KubeletPlugin(driver="dra.cpu", kubelet=deep, claims=FakeClaims())

@@ -10,7 +10,7 @@ import pytest
 
 from nodecpu.cpuset import CpuSet
 from nodecpu.preflight.finding import Finding, Grade
-from nodecpu.preflight.kubelet import Kubelet, in_the_way, kubelet_findings, policies, read_kubelet
+from nodecpu.preflight.kubelet import Kubelet, directory_finding, in_the_way, kubelet_findings, policies, read_kubelet
 
 KUBELET = "var/lib/kubelet"
 
@@ -36,6 +36,25 @@ def process(root: Path, pid: int, *argv: str, cgroup: str = "0::/system.slice/ku
 def found(kubelet: Kubelet, reserved: str | None = "", *, pin_memory: bool = True) -> Mapping[str, Finding]:
     ours = None if reserved is None else CpuSet.parse(reserved)
     return {one.check: one for one in kubelet_findings(kubelet, node="n1", reserved=ours, pin_memory=pin_memory)}
+
+
+@pytest.mark.parametrize(
+    ("argv", "grade"),
+    [
+        (("/usr/bin/kubelet", "--root-dir=/mnt/kubelet"), Grade.FAILED),
+        (("/usr/bin/kubelet", "--root-dir", "/var/lib/kubelet/"), Grade.OK),
+        (("/usr/bin/kubelet",), Grade.OK),
+    ],
+)
+def test_kubelet_that_looks_elsewhere_is_named_with_the_setting(
+    tmp_path: Path, argv: tuple[str, ...], grade: Grade
+) -> None:
+    """U82."""
+    process(tmp_path, 812, *argv)
+    finding = directory_finding(read_kubelet(tmp_path, tmp_path / KUBELET), Path("/var/lib/kubelet"))
+    assert finding.grade is grade
+    if grade is Grade.FAILED:
+        assert finding.remedy == 'set paths.kubelet = "/mnt/kubelet", and restart'
 
 
 def test_state_file_tells_the_policy(tmp_path: Path) -> None:
