@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import cluster, compare, discovery, nri_codec, picking, placement, wire_rows
+from tests.bench import cluster, compare, containerd_rows, discovery, nri_codec, picking, placement, wire_rows
 from tests.bench.measure import HEAD, Row
 from tests.bench.node_rows import Effort
 from tests.support import ROOT
@@ -46,6 +46,7 @@ def rows() -> Iterator[Row]:
     yield from nri_codec.rows()
     yield from discovery.rows()
     yield from cluster.rows()
+    yield from containerd_rows.rows()
 
 
 def main() -> None:

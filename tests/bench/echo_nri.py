@@ -17,15 +17,18 @@ ROW = b"x" * 600
 """As long as a container's row in the books."""
 
 
-class Echo(asyncio.Protocol):
-    """One link."""
+class EchoLink(asyncio.Protocol):
+    """One link: registers, and gives each call the answer that ``answer`` returns."""
 
-    def __init__(self, database: sqlite3.Connection, ended: asyncio.Event) -> None:
-        self._database = database
-        self._ended = ended
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
         self._transport: asyncio.Transport | None = None
         self._mux = Mux()
         self._rpc = {PLUGIN_CONN: Ttrpc(), RUNTIME_CONN: Ttrpc()}
+
+    def answer(self, event: Request) -> bytes:
+        """Return the serialized answer to a call."""
+        raise NotImplementedError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register."""
@@ -38,10 +41,10 @@ class Echo(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         del exc
-        self._ended.set()
+        self.ended.set()
 
     def data_received(self, data: bytes) -> None:
-        """Answer."""
+        """Answer what is complete."""
         self._mux.receive(data)
         while (frame := self._mux.next_event()) is not None:
             codec = self._rpc[frame.conn]
@@ -49,10 +52,19 @@ class Echo(asyncio.Protocol):
             while (event := codec.next_event()) is not None:
                 if isinstance(event, Request):
                     assert self._transport is not None
-                    answer = codec.send_response(event.stream_id, self._answer(event))
+                    answer = codec.send_response(event.stream_id, self.answer(event))
                     self._transport.write(self._mux.send(PLUGIN_CONN, answer))
 
-    def _answer(self, event: Request) -> bytes:
+
+class Echo(EchoLink):
+    """The floor: one row is committed, the answer is the same each time."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        super().__init__()
+        self._database = database
+
+    def answer(self, event: Request) -> bytes:
+        """Return the answer after the commit."""
         if event.method == "CreateContainer":
             container = nri_read_pb2.Request.FromString(event.payload).container
             self._database.execute("INSERT OR REPLACE INTO containers VALUES (?, ?)", (container.id, ROW))
@@ -72,9 +84,8 @@ async def main(socket: str, path: str) -> None:
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=OFF")
     database.execute("CREATE TABLE containers (id TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID")
-    ended = asyncio.Event()
-    await asyncio.get_running_loop().create_unix_connection(lambda: Echo(database, ended), socket)
-    await ended.wait()
+    _, link = await asyncio.get_running_loop().create_unix_connection(lambda: Echo(database), socket)
+    await link.ended.wait()
 
 
 if __name__ == "__main__":
