@@ -176,7 +176,7 @@ class Daemon:
         self._config = config
         self._config_path = config_path
         self._node = node_name(config)
-        self._systemd = SystemdNotifier()
+        self._systemd = _notifier()
         self._counters = Counters()
         self._stopping = asyncio.Event()
         self._status = ""
@@ -630,6 +630,14 @@ class Daemon:
 
     def _notify(self, message: str) -> None:
         self._systemd.notify(message)
+
+
+def _notifier() -> SystemdNotifier:
+    """Return the way to systemd. A message that it cannot take is lost: no handler waits for it."""
+    notifier = SystemdNotifier()
+    if notifier.socket is not None:
+        notifier.socket.settimeout(0)
+    return notifier
 
 
 def _claim_files(config: Config, started: Started) -> ClaimFiles:

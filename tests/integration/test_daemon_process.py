@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -38,6 +39,13 @@ class Systemd:
             message = self._socket.recv(4096).decode()
             if message.startswith(start):
                 return message
+
+    def fill(self) -> None:
+        """Let no further message in, as a service manager that does not read does."""
+        with contextlib.suppress(BlockingIOError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(0)
+            while True:
+                sender.sendto(b"STATUS=", str(self.path))
 
     def close(self) -> None:
         self._socket.close()
@@ -136,6 +144,16 @@ def test_sigterm_ends_with_0_and_removes_the_daemons_sockets(place: Place, syste
         systemd.wait_for("STOPPING=1")
         assert process.wait(PATIENCE_S) == 0
     assert place.sockets == ["notify"]
+
+
+def test_a_service_manager_that_does_not_read_holds_nothing_up(place: Place, systemd: Systemd) -> None:
+    """No waiting in a handler: the state of the link to the runtime is told from within one."""
+    systemd.fill()
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+        assert process.stderr is not None
+        assert any("runtime link away" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_sighup_reloads_what_can_change_and_names_what_cannot(place: Place, systemd: Systemd) -> None:
