@@ -141,7 +141,7 @@ class Service:
                 self._found(sandbox, container)
         self.is_synchronized = True
         self._watchers.freed()
-        updates = self._due()
+        updates = self.books.pending.due()  # all were looked at just now
         kv(_LOG, logging.INFO, "runtime synchronised", count=len(listed), state=f"{len(updates)} to correct")
         return self._reply(updates)
 
@@ -395,7 +395,7 @@ class Service:
             return
         try:
             self._require_pod(sandbox, seen)
-            self._enter(as_it_runs(self.books.ledger, self._decide_or_share(sandbox, container), seen))
+            placement = self._enter(as_it_runs(self.books.ledger, self._decide_or_share(sandbox, container), seen))
         except NodeCpuError as err:
             self._unproven[container.id] = container
             self._counters.last_refusals.note(err, "container", _name(sandbox, container), sandbox.uid)
@@ -409,7 +409,7 @@ class Service:
                 err=err,
             )
             return
-        if not self.books.pending.see(container.id, seen, self.books.placement(container.id)):
+        if not self.books.pending.see(container.id, seen, placement):
             self._counters.late_containers += 1
 
     @property
