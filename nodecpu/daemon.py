@@ -321,6 +321,7 @@ class Daemon:
             async with asyncio.timeout(_HEAD_START_S):
                 await self._synchronized.wait()
         await asyncio.to_thread(_load_late_modules)
+        gc.collect()
         gc.freeze()  # what is loaded stays: a collection need not go through it each time
         gc.enable()  # switched off by the command line
         from nodecpu.dra.health import HealthService  # noqa: PLC0415 - slow to load, see _load_late_modules

@@ -12,7 +12,7 @@ from typing import Final
 _WIDTH: Final = 760
 _HEIGHT: Final = 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 270, 40, 50
-_COLOURS: Final = ("#1f5fa8", "#b3541e", "#2e7d4f", "#7b3f98", "#8a6d00")
+_COLOURS: Final = ("#1f5fa8", "#b3541e", "#2e7d4f", "#7b3f98", "#8a6d00", "#555555")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
