@@ -124,6 +124,7 @@ def _node(place: Yard, claims: Sequence[Sequence[str]]) -> Iterator[Node]:
         node.kubelet.close()
     finally:
         process.stop()
+        place.runtime.drop()
         api.close()
 
 

@@ -145,6 +145,7 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
         node.kubelet.close()
     finally:
         process.stop()
+        yard.runtime.drop()
         api.close()
     return done
 
