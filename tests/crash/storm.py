@@ -77,7 +77,7 @@ class Storm:
         rng = random.Random(f"{self.seed}/kills")
         yard = world.yard
         while self.figures.kills < kills:
-            starts = yard.daemon.starts
+            starts, synchronized = yard.daemon.starts, yard.stage.runtime.plugins.synchronized
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.random() * 0.2)
             else:
@@ -88,14 +88,14 @@ class Storm:
             await yard.started_after(starts)
             self.figures.kills += 1
             if self.figures.kills % 3 == 0:
-                await self._look(world)
+                await self._look(world, synchronized)
             if self.figures.kills % QUIET_EVERY == 0:
                 await self._look_closely(world)
 
-    async def _look(self, world: World) -> None:
-        """Under load: everybody is where they may be, soon after the synchronisation."""
+    async def _look(self, world: World, synchronized: int) -> None:
+        """Under load: everybody is where they may be, soon after the next synchronisation."""
         loop = asyncio.get_running_loop()
-        await world.yard.synchronized()
+        await world.yard.synchronized(after=synchronized)
         began = loop.time()
         await world.eventually(world.disorder, SETTLE_S)
         self.figures.settled_s = max(self.figures.settled_s, loop.time() - began)

@@ -148,9 +148,12 @@ class Yard:
         if self.trouble:
             raise StageError(self.trouble)
 
-    async def synchronized(self) -> None:
-        """Wait until the daemon that runs now is synchronised with the runtime. Raises StageError."""
-        await self.stage.until(lambda: bool(self.stage.runtime.plugins.plugins), "plugin", timeout_s=PATIENCE_S)
+    async def synchronized(self, *, after: int) -> None:
+        """Wait until the runtime has synchronised a daemon once more than ``after`` times. Raises StageError."""
+        plugins = self.stage.runtime.plugins
+        await self.stage.until(
+            lambda: bool(plugins.plugins) and plugins.synchronized > after, "plugin", timeout_s=PATIENCE_S
+        )
 
     async def up(self) -> None:
         """Wait until a daemon is synchronised and registered, and stays so. Raises StageError."""
