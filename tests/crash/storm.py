@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from nodecpu.lab.scheduler import Unschedulable
 from tests.crash.matrix import DAEMON, MACHINE
-from tests.crash.world import SETTLE_S, Broken, Full, World, random_kind
+from tests.crash.world import Broken, Full, World, random_kind
 from tests.crash.yard import opened_yard
 
 WORKERS = 4
@@ -94,11 +94,8 @@ class Storm:
 
     async def _look(self, world: World, synchronized: int) -> None:
         """Under load: everybody is where they may be, soon after the next synchronisation."""
-        loop = asyncio.get_running_loop()
         await world.yard.synchronized(after=synchronized)
-        began = loop.time()
-        await world.eventually(world.disorder, SETTLE_S)
-        self.figures.settled_s = max(self.figures.settled_s, loop.time() - began)
+        self.figures.settled_s = max(self.figures.settled_s, await world.in_order())
         await world.check_running()
         self.figures.late = sum(world.late.values())
         self.figures.checks += 1
