@@ -255,6 +255,11 @@ class SlicePublisher:
             return
         try:
             told = msgspec.json.decode(await self._api.get("/version"), type=_Version)
+        except ApiError as error:
+            if error.is_transient:
+                raise
+            told = _Version()  # not for us to know: nothing that depends on it is written
+            kv(_log, logging.WARNING, "the API server does not tell its version", err=error)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise LinkError(f"API server: malformed version: {str(error)[:200]}") from error
         numbers = [_VERSION_NUMBER.match(part) for part in (told.major, told.minor)]

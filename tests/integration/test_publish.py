@@ -13,7 +13,7 @@ import pytest
 from nodecpu.cpuset import NO_CPUS
 from nodecpu.dra.devices import PCIE_ROOT, Device, Dividing, devices_of
 from nodecpu.dra.publish import SlicePublisher
-from nodecpu.kube.client import KubeClient
+from nodecpu.kube.client import ApiError, KubeClient
 from nodecpu.lab.apiserver import Fault
 from nodecpu.lab.clusterplay import published
 from nodecpu.lab.objects import SLICES, Key
@@ -496,6 +496,31 @@ def test_mapping_that_is_dropped_is_told_and_the_devices_stay() -> None:
             assert all("nodeAllocatableResourceMappings" in path for path in publisher.status.dropped)
             assert settled
             assert not any(settled)
+
+    run(test)
+
+
+def test_server_that_does_not_tell_its_version_is_published_to_all_the_same() -> None:
+    """D3: what depends on the version is left out."""
+
+    class Silent(LateAnswers):
+        async def get(self, path: str, query: Mapping[str, str] = {}, *, timeout_s: float | None = None) -> bytes:
+            if path == "/version":
+                raise ApiError("no", status=403, reason="Forbidden")
+            return await super().get(path, query, timeout_s=timeout_s)
+
+    async def test() -> None:
+        async with cluster() as one:
+            silent = Silent(one.client)
+            silent.free.set()
+            publisher = SlicePublisher(silent, driver="dra.cpu", node="node1", wait_s=0.01)
+            publisher.publish(devices(4, 4), counted=True)
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(publisher.run())
+                await until(lambda: publisher.status.in_step)
+                assert one.devices() == FOUR
+                assert not publisher.status.counted
+                task.cancel()
 
     run(test)
 
