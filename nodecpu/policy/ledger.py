@@ -38,7 +38,7 @@ class Ledger:
         self._by_pod: dict[PodUID, dict[ContainerID, None]] = {}
         self._memory: dict[tuple[int, bool], int] = {}
         self._grantable: tuple[int, ...] = ()
-        self._grantable_without = -1
+        self._grantable_without: int | None = None
 
     @property
     def claims(self) -> Mapping[ClaimUID, ClaimGrant]:

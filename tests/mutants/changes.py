@@ -107,8 +107,6 @@ def _candidates(tree: ast.AST) -> list[_Place]:
         node = place.node
         if isinstance(node, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom | ast.Assert):
             continue
-        if isinstance(node, ast.AnnAssign) and not place.in_body:
-            continue
         if _is_changeable(node):
             found.append(place)
         if isinstance(node, ast.keyword) and _is_changeable(node):

@@ -25,6 +25,7 @@ def _as_long(where: str) -> Explained:
 EXPLAINED: dict[str, tuple[Explained, ...]] = {
     "nodecpu.dra.claims": (_as_long("decode_claim"),),
     "nodecpu.dra.opaque": (_as_long("asked_for"),),
+    "nodecpu.policy.ledger": (_as_long("Ledger.count_sharers"), _as_long("Ledger.needs_mcpu")),
     "nodecpu.policy.memory": (
         Explained(
             where="make_memory_room",

@@ -13,10 +13,11 @@ OPTIONS = (
 """-s: children share no capture file. Hypothesis is loaded before pytest could rewrite its assertions: no harm."""
 
 _ELSEWHERE = {
+    "nodecpu.policy.affinity": ("unit/test_attraction.py",),
     "nodecpu.policy.allocate": ("unit/policy/test_resize.py", "unit/test_locality.py"),
     "nodecpu.policy.exclusive": ("unit/policy/test_resize.py", "unit/test_locality.py"),
     "nodecpu.policy.grants": ("unit/policy/test_links.py",),
-    "nodecpu.policy.facts": ("unit/nri/test_convert.py", "unit/test_mirror_pods.py"),
+    "nodecpu.policy.facts": ("unit/policy/test_grants.py", "unit/nri/test_convert.py", "unit/test_mirror_pods.py"),
     "nodecpu.policy.rearrange": ("unit/test_reconfigure.py",),
     "nodecpu.policy.export": ("unit/test_export.py",),
     "nodecpu.policy.pull": ("unit/test_attraction.py", "unit/test_locality.py"),

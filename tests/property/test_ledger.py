@@ -109,6 +109,9 @@ def agree(ledger: Ledger, model: Model, held: CpuSet) -> None:
     for uid in UIDS:
         linked = {one.id for one in model.containers.values() if uid in {link.claim_uid for link in one.links}}
         assert {one.id for one in ledger.holders(uid)} == linked
+    for pod in ("web", "other"):
+        ids = {one.id for one in model.containers.values() if one.pod_uid == pod}
+        assert {one.id for one in ledger.of_pod(PodUID(pod))} == ids
     for key, container_id in model.last.items():
         assert ledger.named(*key) == model.containers.get(container_id)
     _agree_on_pools(ledger, model)
@@ -130,7 +133,8 @@ def _agree_on_pools(ledger: Ledger, model: Model) -> None:
         portions = sum(one.portion_mcpu for one in within)
         assert dict(ledger.sharers(pool)) == {one.id: one for one in mine}
         assert (ledger.bare(pool), ledger.portions_mcpu(pool)) == (bare, portions)
-        assert ledger.need_mcpu(pool) == portions + min(bare, 1)
+        assert ledger.need_mcpu(pool) == ledger.needs_mcpu()[pool.index] == portions + min(bare, 1)
+        assert ledger.grantable_counts()[pool.index] == len(ledger.grantable(pool.sharable))
         own_bare = sum(one.portion_mcpu == 0 for one in mine)
         assert ledger.count_sharers(bare=True)[pool.index] == own_bare
         assert ledger.count_sharers(bare=False)[pool.index] == len(mine) - own_bare
@@ -141,6 +145,7 @@ def _agree_on_pools(ledger: Ledger, model: Model) -> None:
 def test_books_agree_with_a_recount_from_the_grants(steps: list[Change], held: CpuSet, anew: ContainerID) -> None:
     """C4, C5, C12, G11, P3, M1: after every change, and so do copies to try things on."""
     ledger, model = Ledger(NODE.ledger.tree), Model()
+    agree(ledger, model, NO_CPUS)
     ledger.hold(UIDS[0], held)
     for step in steps:
         before = model.granted()

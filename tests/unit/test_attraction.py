@@ -29,7 +29,8 @@ def problems(text: str) -> list[str]:
     [
         ("app: [", "not YAML"),
         ("a: &x [b]\nc: *x", "aliases are not taken"),
-        ("x" * 11_000, "longer than"),
+        ("x" * 10_241, "longer than 10240 characters"),
+        ("x" * 10_240, "not a table of containers"),
         ("[" * 5000, "not"),
         ("just words", "not a table of containers"),
     ],

@@ -168,6 +168,10 @@ def test_other_domains_and_other_annotations_are_nobodys_business() -> None:
     annotations = {"prefer-shared-cpus.example.com/pod": "true", "kubernetes.io/config.source": "api", "plain": "x"}
     annotations |= {"example.com/affinity": "x", "affinity": "x", "myresource-policy.nri.io/pod": "x"}
     assert preferences_of(Rules(), "shop", "app", annotations) == Annotated()
+    domain = Rules().annotation_domain
+    assert preferences_of(Rules(), "shop", "app", {f"my{domain}/affinity": "x", f"a/{domain}": "x"}) == Annotated()
+    [problem] = preferences_of(Rules(), "shop", "app", {f"affinity.{domain}/affinity": "x"}).problems
+    assert "neither for the pod nor" in problem.text
     mine = preferences_of(Rules(annotation_domain="example.com"), "shop", "app", annotations)
     assert mine.preferences == Preferences(prefer_shared=True, affinity="x")
 

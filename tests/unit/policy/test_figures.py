@@ -32,6 +32,11 @@ def test_limit_of_1m_does_not_throttle_a_holder_of_eight() -> None:
     assert pod_quota_us([holder], None) == 800_000
 
 
+def test_no_quota_is_written_as_the_runtimes_do() -> None:
+    """G14: OCI runtime-spec, config-linux.md: a quota of -1 is none."""
+    assert NO_QUOTA == -1
+
+
 def test_shared_portion_of_a_holder_stays_limited() -> None:
     """G14: claimed CPUs and the limit."""
     node = books()
