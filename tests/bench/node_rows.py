@@ -130,6 +130,7 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
         yard.runtime.used_s = process.used_s
         node = Node(yard, api, process)
         node.kubelet.wait()
+        _wait_for_slices(api)
         claims = iter(api.claims)
         _prepare(node, list(itertools.islice(claims, 5 + SUSTAINED)), done)
         _wait_for_pods(node, api.claims[-21])
@@ -155,6 +156,15 @@ def synchronize(yard: Yard, boxes: Sequence[tuple[Box, str]]) -> None:
     yard.runtime.accept()
     for call in synchronize_calls(boxes):
         yard.runtime.call("Synchronize", call)
+
+
+def _wait_for_slices(api: ApiProcess) -> None:
+    """Return when devices are published: before, no claim could be allocated."""
+    end = time.monotonic() + 30
+    while "create resourceslices" not in api.calls():
+        if time.monotonic() > end:
+            raise RuntimeError("no slices are published")
+        time.sleep(0.05)
 
 
 def _prepare(node: Node, claims: Sequence[Claim], done: Pass) -> None:
