@@ -1,18 +1,25 @@
-"""Packages as files: two builds are equal, the distributions' own tools find nothing wrong, rpm's inside works."""
+"""Packages as files: two builds are equal, the distributions' own tools find nothing wrong, what is inside works."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from nodecpu_packaging.targets import TARGETS, Target
 
 from tests.e2e.packages import built
 from tests.support import ROOT, need_program
 
 pytestmark = pytest.mark.nspawn
+
+VERSION = "0.1.0"
+DEBS = [pytest.param(target, id=target.name) for target in TARGETS if target.format == "deb"]
+RPMS = [pytest.param(target, id=target.name) for target in TARGETS if target.format == "rpm"]
+ALL = [*DEBS, *RPMS]
 
 
 def said(*command: str, **environment: str) -> str:
@@ -29,55 +36,112 @@ def said(*command: str, **environment: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("target", ["debian13", "el9"])
-def test_two_builds_are_equal(target: str, built_in: Path, tmp_path: Path) -> None:
-    first, second = built(target, "0.1.0", built_in), built(target, "0.1.0", tmp_path)
+def unpacked(package: Path, place: Path) -> Path:
+    """Return a directory with the package's files, taken out by the distribution's own tool."""
+    place.mkdir()
+    if package.suffix == ".deb":
+        said("dpkg-deb", "-x", str(package), str(place))
+        return place
+    archive = subprocess.run([need_program("rpm2cpio"), str(package)], check=True, capture_output=True).stdout
+    subprocess.run([need_program("cpio"), "-idm", "--quiet"], input=archive, cwd=place, check=True)
+    return place
+
+
+def interpreter(target: Target) -> Path | None:
+    """Return an interpreter as the distribution has it, if there is one on this machine."""
+    found = [
+        Path(f"/usr/bin/python{target.python}"),
+        *Path.home().glob(f".pyenv/versions/{target.python}.*/bin/python{target.python}"),
+    ]
+    return next((path for path in found if path.exists()), None)
+
+
+@pytest.mark.parametrize("target", [DEBS[1], RPMS[0]])
+def test_two_builds_are_equal(target: Target, built_in: Path, tmp_path: Path) -> None:
+    first, second = built(target.name, VERSION, built_in), built(target.name, VERSION, tmp_path)
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_lintian_finds_nothing_that_is_not_explained(built_in: Path) -> None:
-    assert (
-        said("lintian", "--fail-on", "error,warning", "--allow-root", str(built("debian13", "0.1.0", built_in))) == ""
-    )
+@pytest.mark.parametrize("target", DEBS)
+def test_lintian_finds_nothing_that_is_not_explained(target: Target, built_in: Path) -> None:
+    package = built(target.name, VERSION, built_in)
+    assert said("lintian", "--fail-on", "error,warning", "--allow-root", str(package)) == ""
 
 
-def test_rpmlint_finds_nothing_that_is_not_explained(built_in: Path) -> None:
+@pytest.mark.parametrize("target", RPMS)
+def test_rpmlint_finds_nothing_that_is_not_explained(target: Target, built_in: Path) -> None:
     rules = ROOT / "packaging" / "files" / "rpmlint.toml"
-    report = said("rpmlint", "--config", str(rules), str(built("el9", "0.1.0", built_in)))
+    report = said("rpmlint", "--config", str(rules), str(built(target.name, VERSION, built_in)))
     assert "0 errors, 0 warnings" in report, report
 
 
-def test_rpm_needs_its_interpreter_and_nothing_by_accident(built_in: Path) -> None:
-    needed = said("rpm", "-qp", "--requires", str(built("el9", "0.1.0", built_in))).splitlines()
-    assert [line for line in needed if not line.startswith("rpmlib(")] == ["python3.12", "systemd"]
+@pytest.mark.parametrize("target", DEBS)
+def test_deb_needs_its_interpreter_and_nothing_by_accident(target: Target, built_in: Path) -> None:
+    fields = said("dpkg-deb", "-f", str(built(target.name, VERSION, built_in)), "Depends", "Version", "Architecture")
+    major, minor = target.python.split(".")
+    assert fields.splitlines() == [
+        f"Depends: libc6 (>= 2.34), python3 (>= {target.python}), python3 (<< {major}.{int(minor) + 1})",
+        f"Version: {VERSION}-1{target.suffix}",
+        "Architecture: amd64",
+    ]
 
 
-def test_rpm_scripts_refuse_and_restart_as_promised(built_in: Path) -> None:
-    """A removal is refused, an upgrade restarts what runs, and nothing is ever started that did not run."""
-    scripts = said("rpm", "-qp", "--scripts", str(built("el9", "0.1.0", built_in)))
+@pytest.mark.parametrize("target", RPMS)
+def test_rpm_needs_its_interpreter_and_nothing_by_accident(target: Target, built_in: Path) -> None:
+    needed = said("rpm", "-qp", "--requires", str(built(target.name, VERSION, built_in))).splitlines()
+    python = {"el9": "python3.12", "el10": "python3 >= 3.12"}[target.name]
+    assert [line for line in needed if not line.startswith("rpmlib(")] == [python, "systemd"]
+
+
+@pytest.mark.parametrize("target", RPMS)
+def test_rpm_scripts_refuse_and_restart_as_promised(target: Target, built_in: Path) -> None:
+    """R5, R6: a removal is refused, an upgrade restarts what runs, and nothing is started that did not run."""
+    scripts = said("rpm", "-qp", "--scripts", str(built(target.name, VERSION, built_in)))
     heads = re.findall(r"^(\w+) scriptlet", scripts, re.MULTILINE)
     assert heads == ["postinstall", "preuninstall", "postuninstall", "posttrans"]
     assert "package-steps may-remove || exit 1" in scripts
+    assert "package-steps may-run && /usr/lib/nodecpu/package-steps may-restart; then" in scripts
     assert "systemctl restart nodecpu.service" in scripts
     assert "systemctl start" not in scripts
     for body in re.split(r"^\w+ scriptlet.*\n", scripts, flags=re.MULTILINE)[1:]:
         subprocess.run(["sh", "-n"], input=body, text=True, check=True)
 
 
-def test_program_of_the_rpm_runs(built_in: Path, tmp_path: Path) -> None:
-    """On the interpreter that it is made for, where there is one on this machine."""
-    archive = subprocess.run(
-        [need_program("rpm2cpio"), str(built("el9", "0.1.0", built_in))], check=True, capture_output=True
-    ).stdout
-    subprocess.run([need_program("cpio"), "-idm", "--quiet"], input=archive, cwd=tmp_path, check=True)
-    modules = tmp_path / "usr/lib/nodecpu"
-    assert (tmp_path / "usr/bin/nodecpu").read_text().endswith('exec /usr/bin/python3.12 -m nodecpu "$@"\n')
+@pytest.mark.parametrize("target", RPMS)
+def test_rpm_keeps_configuration_that_was_changed(target: Target, built_in: Path) -> None:
+    package = str(built(target.name, VERSION, built_in))
+    assert said("rpm", "-qp", "--configfiles", package).split() == ["/etc/nodecpu/nodecpu.toml"]
+
+
+def test_all_packages_have_the_same_files(built_in: Path, tmp_path: Path) -> None:
+    """But for modules in machine code, which are each interpreter's own, and for what one distribution alone reads."""
+    own = re.compile(r"etc/needrestart|usr/share/lintian|usr/share/doc/nodecpu/(NEWS|changelog)|\.so$|\.dist-info/")
+    seen: dict[str, set[str]] = {}
+    for target in TARGETS:
+        root = unpacked(built(target.name, VERSION, built_in), tmp_path / target.name)
+        files = (str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
+        seen[target.name] = {name for name in files if not own.search(name) and not name.startswith("usr/lib/nodecpu/")}
+        shutil.rmtree(root)
+    assert {"usr/share/nodecpu/nodecpu.rules.yml", "usr/share/nodecpu/nodecpu.json"} <= seen["el9"]
+    assert [name for name, files in seen.items() if files != seen["debian12"]] == []
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_program_runs_on_the_distributions_interpreter(target: Target, built_in: Path, tmp_path: Path) -> None:
+    """Its own modules in machine code and no others; where that interpreter is here, the daemon plays a scenario."""
+    root = unpacked(built(target.name, VERSION, built_in), tmp_path / "root")
+    modules = root / "usr/lib/nodecpu"
+    assert f"exec {target.interpreter} -m nodecpu " in (root / "usr/bin/nodecpu").read_text()
     names = {path.name.split(".")[1] for path in modules.rglob("*.so")}
-    assert names <= {"cpython-312-x86_64-linux-gnu", "abi3"}
-    interpreters = [Path("/usr/bin/python3.12"), *Path.home().glob(".pyenv/versions/3.12.*/bin/python3.12")]
-    for python in (path for path in interpreters if path.exists()):
-        environment = {"PYTHONPATH": str(modules), "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        code = "import nodecpu.daemon, nodecpu.dra.registration, nodecpu.kube.client, nodecpu.lab.run"
-        subprocess.run([str(python), "-c", code], check=True, env=environment, timeout=120)
-        return
+    assert names <= {f"cpython-{target.python.replace('.', '')}-x86_64-linux-gnu", "abi3"}
+    python = interpreter(target)
+    if python is None:
+        pytest.skip(f"there is no Python {target.python} on this machine to run it")
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("PYTHON")},
+        **{"PYTHONPATH": str(modules), "PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    }
+    command = [str(python), "-m", "nodecpu", "lab", "--scenario", "on-any-machine"]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
