@@ -589,7 +589,7 @@ class Daemon:
         counters, refusals = self._counters.state(), self._counters.last_refusals.all
         state = node_state(self._service.books, self._surroundings, self._links(), counters, refusals)
         findings = finding_states(self._preflight.findings)
-        runtime = self._plugin.runtime
+        runtime, published = self._plugin.runtime, self._published()
         enforcement = enforcement_state(self._audit, unasked=runtime is not None and runtime.safe_unsolicited)
         return msgspec.structs.replace(
             state,
@@ -597,6 +597,7 @@ class Daemon:
             aside=self._aside.reason,
             enforcement=enforcement,
             terminating=self._terminating(),
+            published=published is not None and published.in_step and not published.withheld,
         )
 
     def _terminating(self) -> tuple[str, ...]:

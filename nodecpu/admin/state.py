@@ -220,6 +220,7 @@ class NodeState(Shape, frozen=True, kw_only=True):
     """Everything at one moment. ``aside`` says why nothing is pinned, if that is so.
 
     ``terminating`` are containers whose pods are to end (namespace/pod/container): a planned restart waits for them.
+    ``published``: the API server has the devices as they are now.
     """
 
     version: str
@@ -236,6 +237,7 @@ class NodeState(Shape, frozen=True, kw_only=True):
     aside: str = ""
     enforcement: EnforcementState = EnforcementState()
     terminating: tuple[str, ...] = ()
+    published: bool = False
 
 
 class Request(Shape, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ def status_lines(state: NodeState) -> Iterator[str]:
         ("runtime", _link(state.links.runtime)),
         ("kubelet", _link(state.links.kubelet)),
         ("api server", _link(state.links.api)),
+        ("devices", _published(state)),
         ("cpus", _cpus(state)),
         ("claims", _by(len(state.claims), (c.state for c in state.claims))),
         ("containers", _by(len(state.containers), (c.group for c in state.containers))),
@@ -81,6 +82,12 @@ def container_lines(state: NodeState) -> Iterator[str]:
 def _link(link: LinkState) -> str:
     peer = f"{link.name} {link.version}".strip()
     return ", ".join(filter(None, (link.state, peer, link.reason)))
+
+
+def _published(state: NodeState) -> str:
+    if state.links.api.state == "off":
+        return "not published: there is no API server to publish them to"
+    return "published" if state.published else "not published as they are now"
 
 
 def _cpus(state: NodeState) -> str:

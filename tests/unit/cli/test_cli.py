@@ -86,11 +86,12 @@ def test_topology_as_json_tells_machine_and_owners(daemon: Path, capsys: Output)
 def test_status_tells_links_cpus_and_counts(daemon: Path, capsys: Output) -> None:
     assert ask(daemon, "status") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:9] == [
+    assert lines[:10] == [
         "n4c16, nodecpu 0.1.0",
         "  runtime     connected, containerd 2.1.4",
         "  kubelet     connected",
         "  api server  away, connection refused",
+        "  devices     not published as they are now",
         "  cpus        16 online: 5 claimed, 2 exclusive, 8 shared, 1 reserved",
         "  claims      2: 1 prepared, 1 released",
         "  containers  3: 1 claimed, 1 multi, 1 shared",
