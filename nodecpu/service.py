@@ -18,7 +18,7 @@ from nodecpu.annotated import annotated, scheduling_of
 from nodecpu.asking import Asking
 from nodecpu.attraction import asks_kubelet
 from nodecpu.books import Books
-from nodecpu.cpuset import MAX_ID, union
+from nodecpu.cpuset import MAX_ID, NO_NODES, union
 from nodecpu.errors import NoCapacity, NodeCpuError, NotReady
 from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.log import kv
@@ -141,7 +141,7 @@ class Service:
                 self._found(sandbox, container)
         self.is_synchronized = True
         self._watchers.freed()
-        updates = self.books.pending.due()  # all were looked at just now
+        updates = (*self.books.pending.due(), *self._kept_off())  # all were looked at just now
         kv(_LOG, logging.INFO, "runtime synchronised", count=len(listed), state=f"{len(updates)} to correct")
         return self._reply(updates)
 
@@ -411,6 +411,24 @@ class Service:
             return
         if not self.books.pending.see(container.id, seen, placement):
             self._counters.late_containers += 1
+
+    def _kept_off(self) -> tuple[Update, ...]:
+        """Return updates for containers that cannot be judged yet: whatever they are, they are not others' (G9, R2).
+
+        What they show themselves they keep: unproven is not forged.
+        """
+        ledger = self.books.ledger
+        own = union(grant.exclusive for grant in ledger.containers.values())
+        found = []
+        for container in self._unproven.values():
+            shown = shown_by(container)
+            others = own | union(claim.cpus for uid, claim in ledger.claims.items() if uid not in shown)
+            seen = self._probe.seen(container.cgroups_path)
+            cpus = (container.cpus if seen is None else seen.cpus) or ledger.tree.usable.all
+            if cpus & others and cpus - others:
+                placement = Placement(cpus=cpus - others, mems=NO_NODES)
+                found.append(Update(container_id=container.id, placement=placement))
+        return tuple(found)
 
     @property
     def is_rebuilding(self) -> bool:

@@ -15,7 +15,7 @@ from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import QoS
 from nodecpu.reports import CLAIM, POD, Subject
 from nodecpu.store.claims import Job
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import ALL, Node, PodShape, Scene, claim, scene_in_memory
 
 NODES = [f"cpudevnuma{number:03d}" for number in range(4)]
 
@@ -381,6 +381,28 @@ def test_a_holder_found_at_synchronisation_is_left_alone_until_its_pod_is_known(
         node.service.pod_seen(PodShape(number=1, claims=("claim-1",)).spec)
         node.audit()
         assert runs_on(node, 1) == CpuSet.parse("4-5")
+
+    play(scene, before)
+    play(scene, after, synchronized=False)
+
+
+def test_a_container_that_cannot_be_judged_yet_is_kept_off_what_others_own(scene: Scene) -> None:
+    """G9, R2: it keeps the claim that it shows, until its pod is known."""
+
+    async def before(node: Node) -> None:
+        await node.prepare(claim(1, (NODES[1], 2)))
+        await node.prepare(claim(2, (NODES[2], 2)))
+        holder(node, 2, claim(2).uid)
+        pod = PodShape(number=1, claims=("claim-1",))
+        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
+
+    async def after(node: Node) -> None:
+        node.synchronize()
+        assert runs_on(node, 1) == ALL - CpuSet.parse("8-9")
+        node.service.pod_seen(PodShape(number=1, claims=("claim-1",)).spec)
+        node.audit()
+        assert runs_on(node, 1) == CpuSet.parse("4-5")
+        assert runs_on(node, 2) == CpuSet.parse("8-9")
 
     play(scene, before)
     play(scene, after, synchronized=False)
