@@ -8,7 +8,7 @@ from functools import cache
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nodecpu.cpuset import CpuSet, union
@@ -135,18 +135,38 @@ def test_two_threads_are_one_core_whenever_a_whole_core_is_free(shape: Shape, da
     assert cpus in whole
 
 
-@settings(max_examples=60)
-@given(st.sampled_from(list(SMALL.values())), st.data())
-def test_request_that_no_group_holds_touches_the_fewest_nodes_of_its_socket(shape: Shape, data: st.DataObject) -> None:
-    """K1, quality "Placement": against every subset of the free CPUs of the sockets that hold it."""
+DIVIDED = [
+    *(SMALL[name] for name in ("2 sockets of 3 cores", "2 nodes of 3 cores", "4 nodes of 3 single-threaded cores")),
+    *(N4C16, Shape(nodes=3), Shape(nodes=2, cores=4, l3_cores=2)),
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(DIVIDED), st.data())
+def test_request_that_no_group_holds_is_divided_as_well_as_can_be(shape: Shape, data: st.DataObject) -> None:
+    """K1, quality "Placement": nodes, then caches, then cores, then broken ones left; against every subset.
+
+    Within a socket that holds it, if one does.
+    """
     topology, machine = built(shape)
-    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1, max_size=9)))
-    count = data.draw(st.integers(1, len(free)))
+    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=2, max_size=10)))
+    most = max(len(group & free) for group in (*(n.cpus for n in topology.numa), *(g.cpus for g in topology.l3)))
+    assume(most < len(free))
+    count = data.draw(st.integers(most + 1, len(free)))
     cpus = pick(machine, free, count)
     assert cpus is not None
-    sockets = [free & package.cpus for package in topology.packages if len(free & package.cpus) >= count]
-    least = min(nodes for room in sockets or [free] for nodes, _, _ in every_span(topology, room, count))
-    assert spans(topology, cpus)[0] == least
+    sockets = [free & package.cpus for package in topology.packages if len(free & package.cpus) >= count] or [free]
+    rooms = [room for room in sockets if cpus <= room]
+    assert rooms
+    best = min(rank(topology, room, CpuSet(some)) for room in sockets for some in combinations(room, count))
+    assert rank(topology, rooms[0], cpus) == best
+
+
+def rank(topology: Topology, room: CpuSet, cpus: CpuSet) -> tuple[int, ...]:
+    """Return what a division touches, and how many cores it leaves broken."""
+    left = [room - cpus & core.cpus for core in topology.cores]
+    broken = sum(bool(some) and some != core.cpus for some, core in zip(left, topology.cores, strict=True))
+    return *spans(topology, cpus), broken
 
 
 @settings(max_examples=60)
