@@ -239,3 +239,30 @@ def test_impossible_machines_can_be_picked_from(topology: Topology, data: st.Dat
         assert cpus <= free
         assert len(cpus) == count
         assert pick(build_units(topology), free, count) == cpus
+
+
+@pytest.mark.parametrize("shape", [*SMALL.values(), *UNEVEN.values(), N4C16])
+def test_bits_of_a_census_tell_kind_and_amounts_apart(shape: Shape) -> None:
+    """K3: fields do not overlap, and those of units that are divided among groups are known as such."""
+    _, machine = built(shape)
+    layout, units = machine.layout, [machine]
+    for unit in units:
+        units += unit.children
+    seen = 0
+    for kind in sorted({unit.kind for unit in units}):
+        field = layout.field(kind)
+        assert field & seen == 0
+        assert field > seen, "larger units come later"
+        assert field & layout.crossing == (field if kind[1] else 0)
+        seen |= field
+        told = {}
+        for free in range(kind[0] + 1):
+            for whole in range(free + 1):
+                bits = layout.bits_of(kind, free, whole)
+                assert bits & field == bits
+                assert (bits & layout.whole).bit_count() == 1
+                assert (bits & layout.mixed).bit_count() == (free - whole >= layout.threads - 1)
+                assert bits & layout.mixed & layout.whole == 0
+                told[bits & ~layout.mixed] = free, whole
+        assert len(told) == (kind[0] + 1) * (kind[0] + 2) // 2
+    assert layout.crossing == sum(layout.field(unit.kind) for unit in {one.kind: one for one in machine.wide}.values())
