@@ -137,7 +137,7 @@ def test_two_threads_are_one_core_whenever_a_whole_core_is_free(shape: Shape, da
 
 DIVIDED = [
     *(SMALL[name] for name in ("2 sockets of 3 cores", "2 nodes of 3 cores", "4 nodes of 3 single-threaded cores")),
-    *(N4C16, Shape(nodes=3), Shape(nodes=2, cores=4, l3_cores=2)),
+    *(N4C16, Shape(nodes=3), Shape(nodes=2, cores=4, l3_cores=2), Shape(sockets=2, nodes=3, cores=1)),
 ]
 
 
@@ -160,6 +160,13 @@ def test_request_that_no_group_holds_is_divided_as_well_as_can_be(shape: Shape, 
     assert rooms
     best = min(rank(topology, room, CpuSet(some)) for room in sockets for some in combinations(room, count))
     assert rank(topology, rooms[0], cpus) == best
+
+
+def test_a_socket_that_holds_a_request_is_preferred_to_fewer_nodes_in_two() -> None:
+    """K1: the smallest unit first."""
+    _, machine = built(Shape(sockets=2, nodes=3, cores=1))
+    assert pick(machine, CpuSet.parse("0-2,4,6-7"), 4) == CpuSet.parse("0-2,4")
+    assert pick(machine, CpuSet.parse("0-2,4,6-7"), 5) == CpuSet.parse("0-2,6-7")
 
 
 def rank(topology: Topology, room: CpuSet, cpus: CpuSet) -> tuple[int, ...]:
