@@ -368,6 +368,7 @@ class Daemon:
             period_s=self._config.kube.reconcile_s,
             gone_after_s=self._config.claims.gone_after_s,
         )
+        self._reconciler.proved = self._publish
         work = [watch.run(), self._publisher.run(), self._publish_first(), self._reconciler.run(), events.run()]
         work.append(TokenRenewal(api, self._config.kube.kubeconfig, node=self._node).run())
         if self._config.kube.node_topology:

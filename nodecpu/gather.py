@@ -31,9 +31,6 @@ from nodecpu.topology.sysfs import topology_of
 NOTES: Final = "nodecpu-gather"
 """The directory of everything that is not the machine."""
 
-SETTINGS_MEMBER: Final = f"{NOTES}/config.toml"
-"""The settings in force."""
-
 _MOST_FILES: Final = 200_000
 _MOST_BYTES: Final = 1 << 16
 _LOG_LINES: Final = 5000

@@ -102,6 +102,7 @@ class Reconciler:
     ) -> None:
         self.period_s = period_s
         self.gone_after_s = gone_after_s
+        self.proved: Callable[[], None] = lambda: None  # claims were adopted or dropped: devices offer something else
         self._claims = claims
         self._service = service
         self._lookup = lookup
@@ -176,6 +177,8 @@ class Reconciler:
         for uid in asked:
             if complete and uid not in told and not self._service.has_strangers(uid):
                 self._service.disprove(uid)
+        if self._service.unproven_claims != asked:
+            self.proved()
 
     # Claims whose object is gone
 

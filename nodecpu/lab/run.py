@@ -20,9 +20,7 @@ from typing import Final
 from rich.console import Console
 from rich.markup import escape
 
-from nodecpu.config import MAX_FILE_BYTES
 from nodecpu.errors import ConfigError
-from nodecpu.gather import SETTINGS_MEMBER
 from nodecpu.lab.cgroups import CgroupError
 from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.jsontree import JsonObject, merged
@@ -39,7 +37,11 @@ ANYWHERE: Final = "on-any-machine"
 REPLAYED: Final = ("policy", "annotations", "scheduling", "dra")
 """The tables of settings that decide who gets what."""
 
+SETTINGS_MEMBER: Final = "nodecpu-gather/config.toml"
+"""Where a gathered archive holds the settings."""
+
 LOG_LINES: Final = 15
+MAX_SETTINGS_BYTES: Final = 1 << 20
 
 
 def scenario_files() -> dict[str, Traversable]:
@@ -69,7 +71,7 @@ def replayed(archive: Path) -> JsonObject:
     try:
         with tarfile.open(archive) as packed:
             file = packed.extractfile(SETTINGS_MEMBER)
-            text = "" if file is None else file.read(MAX_FILE_BYTES).decode()
+            text = "" if file is None else file.read(MAX_SETTINGS_BYTES).decode()
         settings = tomllib.loads(text)
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
         raise ConfigError(
