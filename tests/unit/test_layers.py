@@ -75,6 +75,13 @@ def test_pure_room_imports_nothing_that_acts(room: str) -> None:
     assert [module for module in imports(PACKAGE / room) if not is_within(module, (*PURE_STANDARD, *allowed))] == []
 
 
+def test_no_module_of_the_policy_is_longer_than_500_lines() -> None:
+    """Architecture: who looks for a rule finds it."""
+    sizes = {path.name: path.read_text().count("\n") for path in (PACKAGE / "policy").glob("*.py")}
+    assert len(sizes) > 20
+    assert {name: size for name, size in sizes.items() if size > 500} == {}
+
+
 def test_lab_does_not_know_the_daemons_decisions() -> None:
     """Architecture: a test double that shares the code under test proves nothing."""
     found = {
