@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -316,3 +316,19 @@ class PodShape:
 
 
 __all__ = ["FakeApi", "FakeRuntime", "Node", "NodeCpuError", "PodShape", "Scene", "claim", "scene_in_memory"]
+
+
+def play(scene: Scene, story: Callable[[Node], Awaitable[None]], *, synchronized: bool = True) -> None:
+    """Run a story on a fresh node; in the end its books hold."""
+
+    async def whole() -> None:
+        node = scene.boot()
+        try:
+            if synchronized:
+                node.synchronize()
+            await story(node)
+            node.check()
+        finally:
+            await node.crash()
+
+    asyncio.run(whole())

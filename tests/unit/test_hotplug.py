@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import example, given, settings
@@ -83,13 +83,6 @@ class Plugged:
 
 
 Story = Callable[[Plugged], Awaitable[None]]
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
 
 
 def play(scene: Scene, story: Story, machine: str = MACHINE) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,29 +15,9 @@ from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import ContainerState, QoS
 from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Change
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import Node, PodShape, Scene, claim, play
 
 NODES = [f"cpudevnuma{number:03d}" for number in range(4)]
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
-
-
-def play(scene: Scene, story: Callable[[Node], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        node = scene.boot()
-        try:
-            node.synchronize()
-            await story(node)
-            node.check()
-        finally:
-            await node.crash()
-
-    asyncio.run(whole())
 
 
 async def until_held(node: Node, uid: ClaimUID) -> None:

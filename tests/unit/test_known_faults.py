@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
@@ -15,29 +14,10 @@ from nodecpu.policy.facts import QoS, Resources
 from nodecpu.policy.grants import Group
 from nodecpu.policy.pending import Seen
 from nodecpu.proto import nri_pb2
-from tests.node import ALL_NODES, Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import ALL_NODES, Node, PodShape, Scene, claim, play
 
 NUMA_1 = "cpudevnuma001"
 CLAIM = claim(1, (NUMA_1, 2))
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
-
-
-def play(scene: Scene, story: Callable[[Node], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        node = scene.boot()
-        node.synchronize()
-        try:
-            await story(node)
-        finally:
-            await node.crash()
-
-    asyncio.run(whole())
 
 
 def hold(node: Node, number: int) -> CpuSet:

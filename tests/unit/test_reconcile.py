@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from nodecpu.policy.facts import AllocatedClaim
 from nodecpu.reconcile import Notes, Reconciler
 from nodecpu.reports import Subject
 from nodecpu.store.claims import ADOPTED, NODE_UID
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import Node, PodShape, Scene, claim
 
 NODE1 = "cpudevnuma001"
 PERIOD_S = 600.0
@@ -84,13 +84,6 @@ class Case:
     @property
     def claims(self) -> dict[ClaimUID, str]:
         return {uid: str(one.cpus) for uid, one in self.node.service.books.ledger.claims.items()}
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
 
 
 def case_of(node: Node, lookup: FakeLookup | None = None, node_uid: str | None = "node-uid") -> Case:

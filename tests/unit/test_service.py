@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,32 +14,9 @@ from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import QoS
 from nodecpu.reports import CLAIM, POD, Subject
 from nodecpu.store.claims import Job
-from tests.node import ALL, Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import ALL, Node, PodShape, Scene, claim, play
 
 NODES = [f"cpudevnuma{number:03d}" for number in range(4)]
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
-
-
-def play(scene: Scene, story: Callable[[Node], Awaitable[None]], *, synchronized: bool = True) -> None:
-    """Run a story on a fresh node."""
-
-    async def whole() -> None:
-        node = scene.boot()
-        try:
-            if synchronized:
-                node.synchronize()
-            await story(node)
-            node.check()
-        finally:
-            await node.crash()
-
-    asyncio.run(whole())
 
 
 def holder(

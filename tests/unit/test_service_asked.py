@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -16,7 +14,7 @@ from nodecpu.nri.versions import runtime_version
 from nodecpu.policy.facts import ContainerState, QoS, Resources
 from nodecpu.policy.plan import Update
 from nodecpu.reports import POD, Subject
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import Node, PodShape, Scene, claim, play
 
 NODE_1 = "cpudevnuma001"
 DOMAIN = "resource-policy.nri.io"
@@ -56,28 +54,6 @@ class FakeQuotas:
             return Cover.TOO_LOW
         quotas[path] = need_us
         return Cover.RAISED
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
-
-
-def play(scene: Scene, story: Callable[[Node], Awaitable[None]]) -> None:
-    """Run a story on a fresh node."""
-
-    async def whole() -> None:
-        node = scene.boot()
-        try:
-            node.synchronize()
-            await story(node)
-            node.check()
-        finally:
-            await node.crash()
-
-    asyncio.run(whole())
 
 
 def start(node: Node, pod: PodShape, **env: str) -> CpuSet:

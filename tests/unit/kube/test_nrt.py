@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from nodecpu.kube.nrt import node_topology
 from nodecpu.lab.objects import topology_faults
 from nodecpu.policy.facts import QoS
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
-
-
-def play(scene: Scene, story: Callable[[Node], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        node = scene.boot()
-        try:
-            node.synchronize()
-            await story(node)
-        finally:
-            await node.crash()
-
-    asyncio.run(whole())
+from tests.node import Node, PodShape, Scene, claim, play
 
 
 def told(node: Node) -> dict[str, Any]:
