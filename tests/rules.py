@@ -25,6 +25,7 @@ RULES = {
     "T3": "Online NUMA nodes only; nodes without CPUs or without memory are placed by distance",
     "T4": "Package, die, cluster, core, caches, node, core type and isolation are known of each CPU",
     "T5": "Usable CPUs are computed in one place: online, available, allowed by kubepods, less reserved",
+    "T6": "CPUs that go and come and nodes that appear are followed; who holds CPUs keeps what is left",
     "T7": "After a reboot container grants are dropped, claims keep their CPUs on the same topology",
     "N1": "What a pod asked for comes from its spec; without it nothing exclusive is inferred",
     "P1": "The tree of pools leaves out levels that add nothing",
@@ -65,6 +66,8 @@ RULES = {
     "G15": "A token request counts as none",
     "G16": "Shared containers are never refused for lack of milli-CPUs",
     "G17": "Containers of some runtime handlers are left alone, their claims refused",
+    "A": "What pods may ask for by annotation, read strictly; what is wrong is told and has no effect",
+    "S": "Pools are compared in a fixed order, the first difference decides and is told",
     "M1": "Memory nodes follow the pool, by kind, widened to the parent where they do not suffice",
     "K1": "The smallest unit that holds the request, best fit within it",
     "K2": "Full cores only, spread over cores or nodes, one L3 cache",
@@ -72,12 +75,14 @@ RULES = {
     "K4": "Faster or slower CPUs are preferred for exclusive use, by annotation or default",
     "D1": "Names, capacity and request policy of the devices",
     "D2": "An attribute is published only if it holds for every CPU the device can give",
+    "D3": "Claims are counted as CPU requests where the server knows of that",
     "D4": "Slices follow the generation protocol and are written only on a change in meaning",
     "D5": "Ready, registered and published are three things",
     "D6": "Device health is streamed: unhealthy with its reason, heartbeat, both versions",
     "D7": "After a switch of grouping, live claims are served by their old device names",
     "X2": "The pools as a NodeResourceTopology, written on change, at most once a second",
     "X1": "Each container can read what it got, in a file kept up to date",
+    "E1": "What the kernel enforces is compared with the books, and put right by the mildest means",
     "E2": "All around the daemon is looked at and reported with its remedy; a static manager is stood aside from",
     "R1": "After a restart nothing moves",
     "R2": "Synchronize tells which containers exist, the books who owns what",
@@ -90,6 +95,9 @@ RULES = {
 """Rules that are built, in few words; who builds another one adds it here."""
 
 _LETTERS = "".join(sorted({rule[0] for rule in RULES}))
+_SECTION = re.compile(r"\b([AS])(?=[,:;.)]|$)", re.MULTILINE)
+"""Sections without numbers; the English article is followed by a word."""
+
 _MENTION = re.compile(
     rf"\b([{_LETTERS}]\d{{1,2}})\b(?:(?: to |-)([{_LETTERS}]\d{{1,2}})\b)?(?! (?:cache|group|line|id|list))"
 )
@@ -111,6 +119,7 @@ def mentioned(text: str) -> frozenset[str]:
             found |= {f"{first[0]}{number}" for number in range(int(first[1:]), int(last[1:]) + 1)}
         else:
             found |= {first, last} - {""}
+    found.update(_SECTION.findall(text))
     return frozenset(found & RULES.keys())
 
 

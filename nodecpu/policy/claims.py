@@ -85,7 +85,7 @@ class _Result:
         most = self._device() & self._ledger.tree.usable.grantable
         if wanted.cpus > len(most):
             raise BadRequest(
-                f"{self._who}: {wanted.cpus} CPUs asked of {wanted.device}, which has {len(most)} ({most})",
+                f"{self._who}: {wanted.cpus} CPUs asked of {wanted.device}, which has {len(most)} ({most or 'none'})",
                 hint="lower the capacity request, or spread it over several requests",
             )
         if wanted.cpuset is not None:

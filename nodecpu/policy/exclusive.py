@@ -42,8 +42,9 @@ def exclusive_cpus(ledger: Ledger, machine: Machine, rules: Rules, home: Pool, r
             f"{who}: {count} exclusive CPUs asked, which cannot be had as full cores",
             hint="ask for a multiple of the threads of a core: policy.full_cores gives nothing else",
         )
+    free = ledger.grantable(root.sharable) or "none"
     raise NoCapacity(
-        f"{who}: {count} exclusive CPUs asked, {len(spare)} can be spared ({ledger.grantable(root.sharable)} are free)",
+        f"{who}: {count} exclusive CPUs asked, {len(spare)} can be spared (free: {free})",
         hint="lower the request, or make room by removing claims or shared containers with CPU requests",
     )
 

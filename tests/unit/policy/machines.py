@@ -22,7 +22,7 @@ class Shape:
     """A regular machine: counts per level above; CPUs are numbered core by core, threads adjacent.
 
     ``l3_cores`` cores share an L3 cache (0: all cores of a node). ``single_cores`` names cores, counted over the
-    machine, that have one thread only. ``isolated`` is a CPU list.
+    machine, that have one thread only. ``isolated`` is a CPU list. ``step`` lies between one CPU's id and the next.
     """
 
     sockets: int = 1
@@ -32,6 +32,7 @@ class Shape:
     l3_cores: int = 0
     single_cores: tuple[int, ...] = ()
     isolated: str = ""
+    step: int = 1
 
 
 N4C16 = Shape(sockets=2, nodes=2, cores=2, threads=2)
@@ -45,22 +46,22 @@ def build_topology(shape: Shape) -> Topology:
     cores: list[Group] = []
     caches: list[Group] = []
     nodes: list[Group] = []
-    first = 0
+    first, step = 0, shape.step
     for socket in range(shape.sockets):
         start_of_socket = first
         for _ in range(shape.nodes):
             node, start_of_node, cache = len(nodes), first, first
             for core in range(shape.cores):
                 threads = 1 if len(cores) in shape.single_cores else shape.threads
-                for cpu in range(first, first + threads):
+                for cpu in range(first, first + threads * step, step):
                     cpus[cpu] = Cpu(id=cpu, package=socket, die=0, core=len(cores), l3_id=len(caches), numa=node)
-                cores.append(_group(len(cores), f"{socket}/0/{len(cores)}", first, first + threads))
-                first += threads
+                cores.append(_group(len(cores), f"{socket}/0/{len(cores)}", first, first + threads * step, step))
+                first += threads * step
                 if core + 1 == shape.cores or (shape.l3_cores and (core + 1) % shape.l3_cores == 0):
-                    caches.append(_group(len(caches), str(len(caches)), cache, first))
+                    caches.append(_group(len(caches), str(len(caches)), cache, first, step))
                     cache = first
-            nodes.append(_group(node, str(node), start_of_node, first))
-        packages.append(_group(socket, str(socket), start_of_socket, first))
+            nodes.append(_group(node, str(node), start_of_node, first, step))
+        packages.append(_group(socket, str(socket), start_of_socket, first, step))
     return Topology(
         online=CpuSet(cpus),
         isolated=CpuSet.parse(shape.isolated),
@@ -75,8 +76,8 @@ def build_topology(shape: Shape) -> Topology:
     )
 
 
-def _group(group_id: int, label: str, first: int, end: int) -> Group:
-    return Group(id=group_id, label=label, cpus=CpuSet(range(first, end)))
+def _group(group_id: int, label: str, first: int, end: int, step: int) -> Group:
+    return Group(id=group_id, label=label, cpus=CpuSet(range(first, end, step)))
 
 
 def _node(node: Group, nodes: Sequence[Group]) -> NumaNode:

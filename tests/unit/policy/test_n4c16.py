@@ -82,6 +82,7 @@ def test_shared_by_wish_is_spread_like_the_others() -> None:
     [
         pytest.param(Shape(sockets=2, nodes=1, cores=64, threads=1, l3_cores=8), id="2 x 64 cores, 16 L3 groups"),
         pytest.param(Shape(sockets=8, nodes=8, cores=32, threads=2), id="4096 CPUs, 64 nodes"),
+        pytest.param(Shape(sockets=8, nodes=8, cores=32, threads=2, step=7), id="4096 CPUs, 64 nodes, sparse ids"),
         pytest.param(replace(N4C16, isolated="4-7"), id="isolated CPUs"),
         pytest.param(Shape(nodes=2, cores=6, single_cores=(2, 3, 4, 5, 8, 9)), id="cores of two kinds"),
     ],
