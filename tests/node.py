@@ -315,9 +315,6 @@ class PodShape:
         )
 
 
-__all__ = ["FakeApi", "FakeRuntime", "Node", "NodeCpuError", "PodShape", "Scene", "claim", "scene_in_memory"]
-
-
 def play(scene: Scene, story: Callable[[Node], Awaitable[None]], *, synchronized: bool = True) -> None:
     """Run a story on a fresh node; in the end its books hold."""
 
@@ -332,3 +329,6 @@ def play(scene: Scene, story: Callable[[Node], Awaitable[None]], *, synchronized
             await node.crash()
 
     asyncio.run(whole())
+
+
+__all__ = ["FakeApi", "FakeRuntime", "Node", "NodeCpuError", "PodShape", "Scene", "claim", "play", "scene_in_memory"]

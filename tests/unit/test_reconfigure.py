@@ -80,6 +80,45 @@ def test_same_configuration_changes_nothing_and_sends_nothing() -> None:
     play(story)
 
 
+def test_a_claim_and_a_container_of_one_id_survive_a_reconfiguration_and_a_restart() -> None:
+    """R3, R1, C4: "a claim and a container with the same ID both surviving a reconfiguration and a round trip"."""
+
+    async def story(scene: Scene) -> None:
+        uid = claim(1).uid
+        async with node_of(scene) as node:
+            await node.prepare(claim(1, ("cpudevnuma001", 2)))
+            node.service.pod_seen(GUARANTEED.spec)
+            own = node.create(GUARANTEED.sandbox, GUARANTEED.container(str(uid)))
+            scene.reserved = "12-15"
+            node.reload(scene.config())
+            ledger = node.service.books.ledger
+            assert (ledger.claims[uid].cpus, ledger.containers[ContainerID(uid)].exclusive) == (CpuSet([4, 5]), own)
+            node.check()
+        async with node_of(scene) as node:
+            ledger = node.service.books.ledger
+            assert (ledger.claims[uid].cpus, ledger.containers[ContainerID(uid)].exclusive) == (CpuSet([4, 5]), own)
+
+    play(story)
+
+
+def test_a_holder_stays_on_its_claim_across_a_reconfiguration() -> None:
+    """R3, L4: "A container holding a claim stays on it across a reconfiguration." """
+
+    async def story(scene: Scene) -> None:
+        async with node_of(scene) as node:
+            await node.prepare(claim(1, ("cpudevnuma001", 2)))
+            pod = PodShape(number=4, claims=(claim(1).name,))
+            node.service.pod_seen(pod.spec)
+            node.create(pod.sandbox, pod.container("c4", node.env_of(claim(1).uid)))
+            scene.reserved = "6-7,15"
+            node.reload(scene.config())
+            assert where(node, 4) == "4-5"
+            assert node.runtime.processes[ContainerID("c4")].writes == 0
+            node.check()
+
+    play(story)
+
+
 def test_more_reserved_cpus_move_only_those_who_have_to() -> None:
     """R3, G8: the exclusive container keeps its CPUs, the others follow."""
 
