@@ -15,7 +15,7 @@ from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import build_pools
 from nodecpu.policy.rules import Rules
 from nodecpu.topology.model import MemoryKind, NumaNode
-from tests.unit.policy.given import claim, create, mems_of, prepare, remove
+from tests.unit.policy.given import claim, create, mems_of, prepare, release, remove
 from tests.unit.policy.machines import MEMORY_BYTES, N4C16, Books, books
 
 GIB = 1 << 30
@@ -49,6 +49,25 @@ def test_pools_know_their_memory_by_kind_and_use_dram() -> None:
     assert memory["socket 0"] == {"dram": "0-1", "pmem": "5"}
     assert memory["root"] == {"dram": "0-3", "hbm": "4", "pmem": "5"}
     assert {pool.name: str(pool.mems) for pool in tree.pools}["numa 2"] == "2"
+
+
+def test_node_without_memory_uses_that_of_the_nearest() -> None:
+    """T3, M1: holders there and containers placed there, and all of it returns."""
+    made = books()
+    bare = replace(made.topology.numa[1], kind=MemoryKind.NONE, size_bytes=0, memory=NodeSet([0]))
+    numa = (made.topology.numa[0], bare, *made.topology.numa[2:])
+    topology = replace(made.topology, numa=numa)
+    node = replace(made, topology=topology, ledger=Ledger(build_pools(topology, made.usable)))
+    start = node.ledger.free(node.usable.all)
+    taken = prepare(node, claim(1, (1, 4)))
+    holder = create(node, "holder", claims=[taken])
+    others = [create(node, f"pod-{number}", mcpu=2000, memory_bytes=GIB) for number in range(4)]
+    assert (str(holder.claimed), mems_of(node, holder)) == ("4-7", "0")
+    assert NodeSet.parse(",".join(mems_of(node, one) for one in others)).isdisjoint(NodeSet([1]))
+    remove(node, holder, *others)
+    release(node, taken)
+    assert node.ledger.free(node.usable.all) == start
+    assert dict(node.ledger.memory) == {}
 
 
 def test_wanted_kind_of_memory_decides_the_pool() -> None:
