@@ -42,7 +42,7 @@ def directory(tmp_path: Path) -> CdiDirectory:
 
 
 def test_spec_has_a_device_for_each_result_with_claim_and_request_variables() -> None:
-    """C11."""
+    """C11: each result sets "DRA_CPUSET_<claim UID>=<cpuset> to the whole claim's CPUs"."""
     one = grant(result("main", "4-5"), result("a-b/c", "0"), result("main", "7"))
     assert json.loads(spec_text("dra.cpu", one)) == {
         "cdiVersion": "0.5.0",
