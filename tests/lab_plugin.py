@@ -95,7 +95,7 @@ class Plugin:
         else:
             reply = self._serves.send_response(request.stream_id, self._reply(request.method, message))
         self._writer.write(self._mux.send(PLUGIN_CONN, reply))
-        if request.method == "Synchronize" and not message.more:  # type: ignore[attr-defined]
+        if isinstance(message, nri_pb2.SynchronizeRequest) and not message.more:
             self.synchronized.set()
 
     def _reply(self, method: str, message: Message) -> bytes:

@@ -205,6 +205,10 @@ def _description(tree: Path, target: Target, tools: Tools, *, arch: str, version
     hooks = {"postinstall": "post", "preremove": "preun", "postremove": "postun"}
     if target.format == "deb":
         hooks = {"postinstall": "postinst", "preremove": "prerm", "postremove": "postrm"}
+    rpm: dict[str, object] = {"compression": "zstd", "group": "System Environment/Daemons"}
+    rpm["summary"] = DESCRIPTION.splitlines()[0]
+    if target.format == "rpm":
+        rpm["scripts"] = {"posttrans": str(scripts / "rpm-posttrans")}
     described: dict[str, object] = {
         "name": "nodecpu",
         "arch": arch,
@@ -223,11 +227,10 @@ def _description(tree: Path, target: Target, tools: Tools, *, arch: str, version
         "contents": list(_contents(tree, is_rpm=target.format == "rpm")),
         "scripts": {hook: str(scripts / f"{target.format}-{name}") for hook, name in hooks.items()},
         "deb": {"compression": "gzip"},
-        "rpm": {"compression": "zstd", "group": "System Environment/Daemons", "summary": DESCRIPTION.splitlines()[0]},
+        "rpm": rpm,
     }
     if target.format == "rpm":
         described["description"] = DESCRIPTION.split("\n", 1)[1].replace("\n.\n", "\n\n")
-        described["rpm"] |= {"scripts": {"posttrans": str(scripts / "rpm-posttrans")}}  # type: ignore[operator]
     return described
 
 

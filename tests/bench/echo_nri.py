@@ -28,7 +28,7 @@ class EchoLink(asyncio.Protocol):
 
     def answer(self, event: Request) -> bytes:
         """Return the serialized answer to a call."""
-        raise NotImplementedError
+        raise NotImplementedError("each echo answers in its own way")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register."""

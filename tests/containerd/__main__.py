@@ -22,14 +22,14 @@ async def torment(runtime_kills: int, daemon_kills: int, *, seed: int, within_s:
         try:
             return await tormented.run(runtime_kills=runtime_kills, daemon_kills=daemon_kills)
         except BaseException:
-            print(node.daemon.log_text()[-6000:], file=sys.stderr)  # noqa: T201
+            print(node.daemon.log_text()[-6000:], file=sys.stderr)  # noqa: T201 - output
             raise
 
 
 def main(runtime_kills: int, daemon_kills: int, seed: int) -> int:
     began = time.monotonic()
     figures = asyncio.run(torment(runtime_kills, daemon_kills, seed=seed, within_s=WITHIN_S))
-    print(f"containerd: {figures.text()}; seed {seed}, {time.monotonic() - began:.0f} s")  # noqa: T201
+    print(f"containerd: {figures.text()}; seed {seed}, {time.monotonic() - began:.0f} s")  # noqa: T201 - output
     return 0
 
 

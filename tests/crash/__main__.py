@@ -89,7 +89,7 @@ def _tell_matrix(pool: ProcessPoolExecutor) -> Iterable[str]:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)  # noqa: T201 - output
 
 
 if __name__ == "__main__":

@@ -133,13 +133,13 @@ def spoilt(value: object, rng: random.Random) -> object:
                 continue
             match rng.randrange(5):
                 case 0 if place is not root:
-                    del place[key]  # type: ignore[arg-type]
+                    del place[key]  # type: ignore[arg-type]  # see above
                 case 1 if isinstance(place, list) and place is not root:
                     place.append(copy.deepcopy(inner))
                 case 2 if isinstance(place, dict):
                     place[str(rng.choice(_ODD))[:70_000]] = copy.deepcopy(inner)
                 case _:
-                    place[key] = copy.deepcopy(rng.choice(_ODD))  # type: ignore[index,call-overload]
+                    place[key] = copy.deepcopy(rng.choice(_ODD))  # type: ignore[index,call-overload]  # see above
             break
     return root[0] if root else None
 
@@ -406,13 +406,13 @@ def main(arguments: list[str]) -> int:
             inputs = count // 5 if name in SLOW else count
             outcomes = one(inputs, seed)
             total += inputs
-            print(f"{name}: {inputs} inputs in {time.monotonic() - began:.0f} s: {dict(outcomes.most_common())}")  # noqa: T201
+            print(f"{name}: {inputs} inputs in {time.monotonic() - began:.0f} s: {dict(outcomes.most_common())}")  # noqa: T201 - output
         with Branches(DECODING) as branches:
             for name, one in runs.items():
                 one(min(count, TRACED // 5 if name in SLOW else TRACED), seed)
-    print("\n".join([f"branches taken by the first {min(count, TRACED)} of each:", *branches.lines()]))  # noqa: T201
+    print("\n".join([f"branches taken by the first {min(count, TRACED)} of each:", *branches.lines()]))  # noqa: T201 - output
     mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{total} inputs of seed {seed}, 0 failures, at most {mib:.0f} MiB resident")  # noqa: T201
+    print(f"{total} inputs of seed {seed}, 0 failures, at most {mib:.0f} MiB resident")  # noqa: T201 - output
     return 0
 
 

@@ -192,8 +192,8 @@ def main(arguments: list[str]) -> int:
     outcomes = run(count, seed, [])
     with Branches((mux_module, ttrpc_module, bytequeue, convert, plugin_module)) as branches:
         run(min(count, TRACED), seed, [])
-    print(f"{count} inputs of seed {seed} in {time.monotonic() - began:.0f} s: {dict(outcomes.most_common())}")  # noqa: T201
-    print("\n".join([f"branches taken by the first {min(count, TRACED)}:", *branches.lines()]))  # noqa: T201
+    print(f"{count} inputs of seed {seed} in {time.monotonic() - began:.0f} s: {dict(outcomes.most_common())}")  # noqa: T201 - output
+    print("\n".join([f"branches taken by the first {min(count, TRACED)}:", *branches.lines()]))  # noqa: T201 - output
     return 0
 
 

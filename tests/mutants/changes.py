@@ -156,9 +156,9 @@ def _changed(node: ast.AST) -> ast.AST:
     if isinstance(node, ast.keyword):
         _changed(node.value)
     elif isinstance(node, ast.Compare):
-        node.ops = [_SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]
+        node.ops = [_SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]  # the table's pairs are of one kind
     elif isinstance(node, ast.BoolOp | ast.BinOp):
-        node.op = _SWAPS[type(node.op)]()  # type: ignore[assignment]
+        node.op = _SWAPS[type(node.op)]()  # type: ignore[assignment]  # likewise
     elif isinstance(node, ast.UnaryOp):
         node.op = ast.UAdd()
         node.operand = ast.Call(func=ast.Name(id="bool", ctx=ast.Load()), args=[node.operand], keywords=[])

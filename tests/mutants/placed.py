@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -107,7 +108,7 @@ class _Loop:
     def _check_form(self, session: pytest.Session) -> None:
         modules = dict.fromkeys(mutant.module for mutant in self.mutants)
         trials = (
-            Trial(key=nothing, run=lambda nothing=nothing: self._has_form(session, nothing), cpu_s=10)  # type: ignore[misc]
+            Trial(key=nothing, run=partial(self._has_form, session, nothing), cpu_s=10)
             for nothing in map(unchanged, modules)
         )
         for nothing, is_well in outcomes(trials, self.jobs):

@@ -16,8 +16,8 @@ def main(events: int, seed: int) -> int:
         reports: list[Report] = []
         for one in as_completed([pool.submit(soak, share, seed + number) for number in range(workers)]):
             reports.append(one.result())
-            print(reports[-1].text(), flush=True)  # noqa: T201
-    print(f"{sum(report.events.total() for report in reports)} events, 0 violations")  # noqa: T201
+            print(reports[-1].text(), flush=True)  # noqa: T201 - output
+    print(f"{sum(report.events.total() for report in reports)} events, 0 violations")  # noqa: T201 - output
     return 0
 
 

@@ -90,7 +90,7 @@ def test_only_wanted_sources_and_paths_count(locality: Locality) -> None:
     both = container([GPU, DISK], ["/data"])
 
     def sources(**wanted: object) -> list[str]:
-        return [hint.source for hint in locality.hints(both, Wanted(**({"sources": ALL} | wanted)))]  # type: ignore[arg-type]
+        return [hint.source for hint in locality.hints(both, Wanted(**({"sources": ALL} | wanted)))]  # type: ignore[arg-type]  # by name
 
     assert sources(sources=frozenset({HintSource.MOUNTS})) == ["/data"]
     assert sources(sources=frozenset()) == []

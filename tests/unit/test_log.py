@@ -59,7 +59,7 @@ def test_none_leaves_a_key_out() -> None:
 
 def test_unknown_key_is_our_bug() -> None:
     with pytest.raises(TypeError, match="not a key of log lines: colour"):
-        kv(LOG, logging.INFO, "x", colour="red")  # type: ignore[call-arg]
+        kv(LOG, logging.INFO, "x", colour="red")  # type: ignore[call-arg]  # this is tried
 
 
 def test_error_brings_its_hint() -> None:

@@ -95,7 +95,9 @@ def test_each_cpu_has_its_core_cache_numa_node_and_socket(tmp_path: Path) -> Non
     cores = told["dra.cpu/coreIDs"]
     assert isinstance(cores, tuple)
     assert cores[0] == cores[1]
-    assert len(told["dra.cpu/cacheL3IDs"]) == 3  # type: ignore[arg-type]
+    caches = told["dra.cpu/cacheL3IDs"]
+    assert isinstance(caches, tuple)
+    assert len(caches) == 3
     assert "resource.kubernetes.io/numaNode" not in told
     assert describe(CpuSet.parse("4-5"))["resource.kubernetes.io/numaNode"] == 1
     assert describe(CpuSet())["dra.cpu/numCPUs"] == 0

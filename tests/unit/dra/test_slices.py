@@ -222,10 +222,17 @@ def test_deleted_slices_come_back() -> None:
     assert_published(settle(stored[1:], wanted), wanted)
 
 
+def spec_of(wanted: Pool) -> JsonObject:
+    """Return what is written of a pool of one slice."""
+    (write,) = plan_writes(wanted, (), {})
+    assert isinstance(write, Create)
+    return write.spec
+
+
 def test_equal_meaning_is_not_written() -> None:
     """D4: quantities by value, absent and empty alike."""
     (stored,) = settle((), pool(2))
-    other = json.loads(json.dumps(plan_writes(pool(2), (), {})[0].spec).replace('"4"', '"4000m"'))  # type: ignore[union-attr]
+    other = json.loads(json.dumps(spec_of(pool(2))).replace('"4"', '"4000m"'))
     other["sharedCounters"] = []
     other["devices"][0]["taints"] = None
     assert plan_writes(pool(2), [replace(stored, spec=canonical(other))], {}) == ()
@@ -233,7 +240,7 @@ def test_equal_meaning_is_not_written() -> None:
 
 def test_field_of_somebody_else_is_written_over() -> None:
     (stored,) = settle((), pool(2))
-    tainted = json.loads(json.dumps(plan_writes(pool(2), (), {})[0].spec))  # type: ignore[union-attr]
+    tainted = json.loads(json.dumps(spec_of(pool(2))))
     tainted["devices"][0]["taints"] = [{"key": "a", "effect": "NoSchedule"}]
     assert kinds(plan_writes(pool(2), [replace(stored, spec=canonical(tainted))], {})) == ["Replace"]
 

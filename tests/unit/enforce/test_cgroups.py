@@ -37,7 +37,7 @@ def make(root: Path, directory: str, *, unified: bool, cpus: str = "0-3", mems: 
     [(SYSTEMD, SYSTEMD_DIR), ("/kubepods/besteffort/pod1/abc", "kubepods/besteffort/pod1/abc")],
     ids=["systemd", "cgroupfs"],
 )
-def test_effective_sets_are_read(tmp_path: Path, path: str, directory: str, unified: bool) -> None:  # noqa: FBT001
+def test_effective_sets_are_read(tmp_path: Path, path: str, directory: str, *, unified: bool) -> None:
     """E1: v1 and v2, both drivers."""
     make(tmp_path, directory, unified=unified)
     assert Cgroups(tmp_path).effective(path) == Effective(cpus=CpuSet.parse("0-3"), mems=NodeSet.parse("0"))

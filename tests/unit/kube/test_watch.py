@@ -43,7 +43,7 @@ class ScriptedApi:
         return answer
 
     async def send(self, method: str, path: str, body: bytes) -> bytes:
-        raise NotImplementedError
+        raise NotImplementedError("a watch writes nothing")
 
     async def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
         self.asked.append(dict(query))

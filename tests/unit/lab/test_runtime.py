@@ -155,7 +155,7 @@ def test_update_of_the_container_being_created_fails_its_creation(tmp_path: Path
         def _reply(self, method: str, message: object) -> bytes:
             if isinstance(message, nri_pb2.CreateContainerRequest):
                 return nri_pb2.CreateContainerResponse(update=[update(message.container.id, "1")]).SerializeToString()
-            return super()._reply(method, message)  # type: ignore[arg-type]
+            return super()._reply(method, message)  # type: ignore[arg-type]  # as it came
 
     async def play() -> None:
         async with node(tmp_path) as one, connected(Clumsy(), one.socket):
@@ -184,7 +184,7 @@ def test_unsolicited_update_during_a_request_is_a_fault_on_affected_runtimes(tmp
             sandbox = await one.sandbox()
             async with asyncio.TaskGroup() as tasks, one.runtime.plugins.lifecycle:
                 asked = tasks.create_task(plugin.update(update("nobody", "1")))
-                while len(one.runtime.plugins.faults) == 0 and not one.runtime.plugins.waiting:  # noqa: ASYNC110
+                while len(one.runtime.plugins.faults) == 0 and not one.runtime.plugins.waiting:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.01)
             assert asked.result().error is None
             assert sandbox.ready
@@ -212,7 +212,7 @@ def test_plugin_that_registers_wrongly_is_not_taken(plugin: Plugin, why: str, tm
                     await plugin.closed.wait()
             else:
                 async with asyncio.timeout(20):
-                    while not one.runtime.plugins.refused:  # noqa: ASYNC110
+                    while not one.runtime.plugins.refused:  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.01)
                 plugin.close()
             assert not one.runtime.plugins.plugins

@@ -30,7 +30,7 @@ def test_sandbox_is_translated() -> None:
     pod.labels["ignored"] = "x"
     assert convert.sandbox(nri_read_pb2.Pod.FromString(pod.SerializeToString())) == Sandbox(
         id="s1",  # type: ignore[arg-type]  # three ids of three types, as they stand
-        uid="u1",  # type: ignore[arg-type]
+        uid="u1",  # type: ignore[arg-type]  # likewise
         namespace="shop",
         name="web",
         runtime_handler="kata",

@@ -80,7 +80,7 @@ def test_unknown_runtime_counts_as_the_oldest(name: str, version: str, told: str
         ("2.3.4", "", False),
     ],
 )
-def test_unasked_updates_need_the_deadlock_fix(version: str, told: str, safe: bool) -> None:  # noqa: FBT001
+def test_unasked_updates_need_the_deadlock_fix(version: str, told: str, *, safe: bool) -> None:
     """E1: a prerelease may lack the fix, an unknown one is affected."""
     assert runtime_version(CONTAINERD, version, told).safe_unsolicited is safe
 
@@ -97,7 +97,7 @@ def test_unasked_updates_need_the_deadlock_fix(version: str, told: str, safe: bo
         (CRIO, "2.3.0", False),
     ],
 )
-def test_cdi_names_are_shown_by_new_containerd_only(name: str, version: str, shows: bool) -> None:  # noqa: FBT001
+def test_cdi_names_are_shown_by_new_containerd_only(name: str, version: str, *, shows: bool) -> None:
     assert runtime_version(name, version, "").shows_cdi is shows
 
 

@@ -255,7 +255,7 @@ def test_allocation_that_differs_in_one_result_is_another_one(other: Mapping[str
     assert not same_allocation(made, claim(1, told[1], told[0], told[2]))
     for place in range(2):
         changed = list(told)
-        changed[place] = replace(told[place], **other)  # type: ignore[arg-type]
+        changed[place] = replace(told[place], **other)  # type: ignore[arg-type]  # fields by name
         assert not same_allocation(made, claim(1, *changed))
 
 

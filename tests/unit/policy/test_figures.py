@@ -143,7 +143,7 @@ def test_a_container_adds_to_its_pods_need_what_it_may_use_of_shared_cpus(
     node = books()
     taken = prepare(node, claim(1, (1, 2)))
     holder = create(node, claims=[taken])
-    other = replace(holder, links=(), **changes)  # type: ignore[arg-type]
+    other = replace(holder, links=(), **changes)  # type: ignore[arg-type]  # fields by name
     assert pod_quota_us([holder, other], None) == quota
 
 
@@ -167,7 +167,7 @@ def test_portion_and_shares_are_of_what_a_container_runs_on() -> None:
         ({"links": ()}, None),
     )
     for changes, expected in cases:
-        assert shares(tree, replace(holder, **changes)) == expected, changes  # type: ignore[arg-type]
+        assert shares(tree, replace(holder, **changes)) == expected, changes  # type: ignore[arg-type]  # fields by name
 
 
 def test_reply_to_an_update_carries_the_runtimes_figures_where_we_have_none() -> None:

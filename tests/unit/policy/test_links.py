@@ -64,6 +64,11 @@ def test_variable_is_compared_as_a_cpuset(text: str) -> None:
     assert links(node, env, ClaimRef(claim=grant.name)).held == whole(grant)
 
 
+def saying(text: str) -> Callable[[ClaimGrant], Mapping[str, str]]:
+    """Return what sets a claim's variable to a text."""
+    return lambda grant: {f"{ENV_PREFIX}{grant.uid}": text}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """What a pod tries: the variables it sets itself, the claims its spec references, the CDI devices shown."""
@@ -91,7 +96,7 @@ ATTEMPTS = {
     "request without a separator": Attempt(env=lambda g: {f"{ENV_PREFIX}{g.uid}r0": "4-5"}),
     "CDI device of somebody else": Attempt(devices=(f"dra.cpu/cpu=claim-{UID}-0",)),
     **{
-        f"value {text[:20]!r}": Attempt(env=lambda g, text=text: {f"{ENV_PREFIX}{g.uid}": text})  # type: ignore[misc]
+        f"value {text[:20]!r}": Attempt(env=saying(text))
         for text in ("", "4", "4-6", "0-15", "4-5,", "4-", "-5", "4..5", "٤-٥", "0x4-5", "4-5;6", "9" * 5000, "a")
     },
 }

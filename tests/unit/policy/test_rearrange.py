@@ -9,6 +9,7 @@ import pytest
 
 from nodecpu.cpuset import NO_NODES, CpuSet, NodeSet
 from nodecpu.errors import ClaimConflict, NoCapacity
+from nodecpu.ids import ContainerID
 from nodecpu.policy.annotations import NO_PREFERENCES, Preferences
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group, ResultGrant
@@ -50,12 +51,12 @@ def arranged(
     node: Books, new: PoolTree, *now: tuple[ContainerGrant, Request], rules: Rules | None = None, known: bool = True
 ) -> Rearranged:
     """Return the new books; ``now`` are the wishes that are not what they were."""
-    asked: dict[str, Asked] = {}
+    asked: dict[ContainerID, Asked] = {}
     for grant in node.ledger.containers.values():
         asked[grant.id] = Asked(before=request(grant), now=request(grant))
     for grant, wish in now:
         asked[grant.id] = Asked(before=request(grant), now=wish)
-    found = rearranged(node.ledger, new, node.machine, rules or node.rules, asked if known else {})  # type: ignore[arg-type]
+    found = rearranged(node.ledger, new, node.machine, rules or node.rules, asked if known else {})
     assert violations(found.ledger) == []
     return found
 

@@ -125,7 +125,7 @@ def test_link_that_came_up_is_looked_at_at_once(tmp_path: Path) -> None:
                 await asyncio.sleep(0)
             scene.link = UP
             scene.preflight.look_soon()
-            while scene.grade("NRI socket") is not Grade.OK:  # noqa: ASYNC110
+            while scene.grade("NRI socket") is not Grade.OK:  # noqa: ASYNC110 - likewise
                 await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

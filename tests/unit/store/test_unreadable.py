@@ -15,6 +15,7 @@ from nodecpu.ids import ClaimUID
 from nodecpu.policy.plan import Change
 from nodecpu.store.claims import ADOPTED, ClaimStore, Job
 from nodecpu.store.containers import ContainerStore
+from tests.support import need_root
 from tests.unit.store.test_database import CLAIM, CONTAINER, POD
 
 
@@ -143,8 +144,7 @@ def test_a_file_that_is_not_ours_alone_is_refused(tmp_path: Path, way: str) -> N
     if way == "hard link":
         (tmp_path / "other").hardlink_to(path)
     else:
-        if os.geteuid():
-            pytest.skip("needs root")
+        need_root()
         os.chown(path, 12345, 12345)
     with pytest.raises(StateError, match="not a regular file of ours alone"):
         ClaimStore(path)
