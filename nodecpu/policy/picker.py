@@ -252,19 +252,20 @@ def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
             rooms = _sums((group.mask for group in unit.groups), part)
             fitting.append((bisect_left(rooms, count), rooms[-1], part, unit))
     fitting.sort(key=lambda one: one[:3])
-    best: tuple[tuple[int, ...], int] | None = None
-    for groups, room, part, unit in fitting[:_UNITS]:
-        if groups > fitting[0][0]:
-            break
-        for taken in _divisions(unit, part, count):
-            touched = tuple(sum(1 for one in level if one & taken) for level in unit.levels)
-            left = part & ~taken
-            broken = sum(1 for core in unit.levels[2] if left & core not in (0, core))
-            rank = (*touched, broken, room, part, taken)
-            if best is None or rank < best[0]:
-                best = rank, taken
-    assert best is not None, "a census bit without a unit"
-    return best[1]
+    return min(
+        _rank(unit, part, taken)
+        for groups, _, part, unit in fitting[:_UNITS]
+        if groups == fitting[0][0]
+        for taken in _divisions(unit, part, count)
+    )[-1]
+
+
+def _rank(unit: Unit, free: int, taken: int) -> tuple[int, ...]:
+    """Return what orders divisions of a unit, the better the lower; its last number is the division itself."""
+    touched = (sum(1 for one in level if one & taken) for level in unit.levels)
+    left = free & ~taken
+    broken = sum(1 for core in unit.levels[2] if left & core not in (0, core))
+    return *touched, broken, free.bit_count(), free, taken
 
 
 def _divisions(unit: Unit, free: int, count: int) -> Iterator[int]:

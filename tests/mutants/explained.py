@@ -35,11 +35,6 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
     ),
     "nodecpu.policy.picker": (
         _as_long("_divide"),
-        Explained(
-            where="_take_crossing",
-            what="rank < best[0] -> rank <= best[0]",
-            why="what is taken is the last part of the rank: equal ones are the same CPUs",
-        ),
         Explained(where="_Layout.number", what="3 -> 4", why="the fields lie further apart, which means nothing"),
         Explained(where="", what="4 -> 5", why="how many units are tried bounds the time; there are seldom more"),
         Explained(where="", what="8 -> 9", why="how many groups are tried bounds the time; there are seldom more"),
