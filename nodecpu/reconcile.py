@@ -154,16 +154,15 @@ class Reconciler:
         asked = self._service.unproven_claims
         pods = tuple(self._service.pods)
         told: set[ClaimUID] = set()
-        complete = True
         for namespace, name in sorted(_referenced(pods)):
             found = await self._lookup.find(namespace, name)
             await self._clock.sleep(_SPACING_S)
             if found is None or found.uid not in asked:
                 continue
-            told.add(found.uid)
             if found.allocated is None or not _is_entitled(found.allocated, pods):
-                told.discard(found.uid)
-            elif not await self._claims.adopt(found.allocated) and found.uid not in self._unfit:
+                continue
+            told.add(found.uid)
+            if not await self._claims.adopt(found.allocated) and found.uid not in self._unfit:
                 self._unfit.add(found.uid)
                 kv(
                     _LOG,
