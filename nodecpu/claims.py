@@ -142,8 +142,11 @@ class Claims:
     async def release_gone(self, grant: ClaimGrant) -> bool:
         """Release a claim that is proved gone or over, unless it changed or a container uses it; return whether (R2).
 
+        Nor if somebody works on it: a prepare that ends meanwhile may have been told that the claim is reserved again.
         Raises NodeCpuError if the disk fails.
         """
+        if grant.uid in self._turns:
+            return False
         async with self._turn(grant.uid):
             if self._books.ledger.claims.get(grant.uid) != grant or self._service.is_used(grant.uid):
                 return False

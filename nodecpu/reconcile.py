@@ -195,10 +195,11 @@ class Reconciler:
                 self._missing.pop(uid, None)
                 self._note_idle(grant, now)
             else:
-                self._missing.setdefault(uid, now)
+                since = self._missing.setdefault(uid, now)
+                # At once: a claim that is over may be reserved again and prepared meanwhile.
+                if now - since >= self.gone_after_s and await self._claims.release_gone(grant):
+                    del self._missing[uid]
             await self._clock.sleep(_SPACING_S)
-            if now - self._missing.get(uid, now) >= self.gone_after_s and await self._claims.release_gone(grant):
-                del self._missing[uid]
 
     def _note_idle(self, grant: ClaimGrant, now: float) -> None:
         """Tell the owner of a claim that holds CPUs and that no container has used for long."""

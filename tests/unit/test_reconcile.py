@@ -27,16 +27,17 @@ UID = claim(1).uid
 
 @dataclass
 class FakeClock:
-    """Time goes on when somebody sleeps."""
+    """Time goes on when somebody sleeps; ``meanwhile`` is what happens then."""
 
     at: float = 1000.0
+    meanwhile: Callable[[], Awaitable[object]] | None = None
 
     def now(self) -> float:
         return self.at
 
     async def sleep(self, seconds: float) -> None:
         self.at += seconds
-        await asyncio.sleep(0)
+        await (asyncio.sleep(0) if self.meanwhile is None else self.meanwhile())
 
 
 @dataclass
@@ -212,6 +213,29 @@ def test_claim_that_nobody_may_use_here_any_more_is_released_after_two_looks(sce
         assert case.claims == {UID: "4-5"}
         await case.look()
         assert case.claims == {}
+
+    play(scene, story)
+
+
+def test_claim_that_is_prepared_again_is_not_released_for_what_was_told_before(scene: Scene) -> None:
+    """U41: made by hand, it is reserved for the next pod; that pod would wait for ever for CPUs it was told of."""
+
+    async def story(case: Case) -> None:
+        node = case.node
+        node.synchronize()
+        one = claim(1, (NODE1, 2))
+        await node.prepare(one)
+        case.lookup.found[one.namespace, one.name] = FoundClaim(uid=UID, allocated=None, is_over=True)
+        await case.look()
+        grant = node.service.books.ledger.claims[UID]
+        under_way = asyncio.create_task(node.prepare(one))
+        await asyncio.sleep(0)
+        assert not await node.claims.release_gone(grant)
+        await under_way
+        assert case.claims == {UID: "4-5"}
+        case.clock.meanwhile = lambda: node.prepare(one)
+        await case.reconciler.look()
+        assert case.claims == {UID: "4-5"}
 
     play(scene, story)
 
