@@ -158,7 +158,7 @@ class Audit:
         wishes = self._service.books.pending.open
         for container_id in [one for one in self._since if one not in wishes]:
             del self._since[container_id]
-        for container_id, wanted in wishes.items():
+        for container_id in wishes:
             grant = self._service.books.ledger.containers.get(container_id)
             if grant is None:
                 continue
@@ -172,18 +172,25 @@ class Audit:
                 continue
             is_new = container_id not in self._since  # the runtime may be at it: it writes CPUs, then memory nodes
             overdue = now - self._since.setdefault(container_id, now) >= self.period_s
-            if overdue or (seen.cpus <= wanted.cpus and not is_new):
+            wanted = self._service.books.placement(container_id)  # as of now: mending those before took its time
+            if wanted is not None and (overdue or (seen.cpus <= wanted.cpus and not is_new)):
                 await self._mend(grant, seen, wanted)
 
     def _is_lost(self, container_id: ContainerID, now: float) -> bool:
         """Return whether a container's cgroup could not be read for a whole period."""
         return now - self._since.setdefault(container_id, now) >= self.period_s
 
-    async def _write(self, path: str, wanted: Placement) -> bool:
-        """Set a cpuset past the runtime: by systemd, which would undo what it does not know, else in the cgroup."""
-        if await self._systemd.set_cpuset(path, wanted) and fulfils(self._probe.seen(path), wanted):
+    async def _write(self, grant: ContainerGrant, wanted: Placement) -> bool:
+        """Set a cpuset past the runtime: by systemd, which would undo what it does not know, else in the cgroup.
+
+        Not the latter where the books have come to want another one while systemd was at it.
+        """
+        if await self._systemd.set_cpuset(grant.path, wanted) and fulfils(self._probe.seen(grant.path), wanted):
             return True
-        return self._cgroups.write(path, wanted.cpus, wanted.mems)
+        return self._is_wanted(grant, wanted) and self._cgroups.write(grant.path, wanted.cpus, wanted.mems)
+
+    def _is_wanted(self, grant: ContainerGrant, placement: Placement) -> bool:
+        return self._service.books.placement(grant.id) == placement
 
     async def _mend(self, grant: ContainerGrant, seen: Seen, wanted: Placement) -> None:
         """Bring a cpuset about without a reply, and read it back; never while we stand aside (E2) or have given up."""
@@ -192,27 +199,33 @@ class Audit:
         if self.is_aside() or not self._fights.may_write(container_id, wanted, began):
             return
         is_last = container_id in self._contested and self._fights.wrote(container_id, wanted, began)
-        means = "unasked"
-        if not await self._unasked.update(Update(container_id=container_id, placement=wanted)):
+        means, is_done = "unasked", await self._unasked.update(Update(container_id=container_id, placement=wanted))
+        if not is_done:
             if self._service.books.pending.open.get(container_id) != wanted:
                 return  # changed its mind while we waited
             if (now := self._probe.seen(grant.path)) is not None and self._service.observe(container_id, now):
-                return  # it came about while we waited, and what is right is not written to
-            means, began = "written", loop.time()
-            if not await self._write(grant.path, wanted):
-                self._not_brought_about(grant, seen, wanted, is_last=is_last)
+                self._settled(container_id)  # it came about while we waited, and what is right is not written to
                 return
+            means, began = "written", loop.time()
+            is_done = await self._write(grant, wanted)
+        now = self._probe.seen(grant.path)
+        is_right = now is not None and self._service.observe(container_id, now)
+        if not self._is_wanted(grant, wanted):
+            return  # changed its mind while that was done; what came of it is known now
+        if is_done:
+            self._done(container_id, seen, wanted, means)
+        if is_right:
+            self._contested.discard(container_id)
+            self.delays[means].note(loop.time() - began)
+        if is_last or not is_right:
+            self._not_brought_about(grant, seen, wanted, is_last=is_last)
+
+    def _done(self, container_id: ContainerID, seen: Seen, wanted: Placement, means: str) -> None:
+        if means == "written":
             self._service.books.pending.repeat(container_id, wanted)
         cause = "widened" if seen.cpus <= wanted.cpus else "overdue"
         self._counters.repairs[cause] += 1
         kv(_LOG, logging.INFO, "cpuset corrected", container_id=container_id, cpus=wanted.cpus, state=cause)
-        now = self._probe.seen(grant.path)
-        if now is not None and self._service.observe(container_id, now):
-            self._contested.discard(container_id)
-            self.delays[means].note(loop.time() - began)
-            seen = now
-        if is_last or now is None or not fulfils(now, wanted):
-            self._not_brought_about(grant, seen, wanted, is_last=is_last)
 
     def _not_brought_about(self, grant: ContainerGrant, seen: Seen, wanted: Placement, *, is_last: bool) -> None:
         """Note that somebody or something is against a cpuset; after the last attempt tell everybody."""

@@ -13,16 +13,17 @@ import pytest
 
 from nodecpu.admin.view import enforcement_state
 from nodecpu.cpuset import CpuSet, NodeSet
-from nodecpu.enforce.audit import Audit, Means
+from nodecpu.enforce.audit import Audit, Means, UnitCpusets
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.systemd import Systemd
 from nodecpu.log import LineFormatter
 from nodecpu.policy.facts import ContainerState
 from nodecpu.policy.fights import MOST
-from nodecpu.policy.plan import Update
+from nodecpu.policy.plan import Placement, Update
 from nodecpu.reports import Subject
 from tests.node import Node, PodShape, Scene, claim, scene_in_memory
 
+NODE_1 = "cpudevnuma001"
 NODE_2 = "cpudevnuma002"
 C1 = "/kubepods/c1"
 
@@ -40,11 +41,11 @@ class Kernel(Cgroups):
         self.become(cgroups_path, cpus)
         return taken
 
-    def become(self, cgroups_path: str, cpus: CpuSet) -> None:
+    def become(self, cgroups_path: str, cpus: CpuSet, mems: str = "2") -> None:
         where = self.root / cgroups_path.lstrip("/")
         where.mkdir(parents=True, exist_ok=True)
         (where / "cpuset.cpus.effective").write_text(str(cpus))
-        (where / "cpuset.mems.effective").write_text("2")
+        (where / "cpuset.mems.effective").write_text(mems)
         self.changed.set()
 
     def written(self, cgroups_path: str) -> str | None:
@@ -59,11 +60,15 @@ class Unasked:
         self._kernel = kernel
         self._answers = answers
         self.sent: list[Update] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None  # what happens while the first one is under way
 
     async def update(self, update: Update) -> bool:
         self.sent.append(update)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
         if self._kernel is not None:
-            self._kernel.become(f"/kubepods/{update.container_id}", update.placement.cpus)
+            self._kernel.become(f"/kubepods/{update.container_id}", update.placement.cpus, str(update.placement.mems))
         return self._kernel is not None and self._answers
 
 
@@ -75,17 +80,45 @@ def scene() -> Iterator[Scene]:
         yield made
 
 
+class SlowSystemd:
+    """A systemd that takes its time and then fails; ``meanwhile`` happens in that time."""
+
+    def __init__(self) -> None:
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        self.failed = asyncio.Event()
+
+    async def set_cpuset(self, cgroups_path: str, placement: Placement) -> bool:
+        del cgroups_path, placement
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        self.failed.set()
+        return False
+
+    async def told(self, cgroups_path: str) -> CpuSet | None:
+        del cgroups_path
+        return None
+
+
 Story = Callable[[Node, Audit, Kernel, Unasked], Awaitable[None]]
 
 
-def play(scene: Scene, story: Story, *, is_safe: bool = False, answers: bool = True, period_s: float = 30.0) -> None:
+def play(
+    scene: Scene,
+    story: Story,
+    *,
+    is_safe: bool = False,
+    answers: bool = True,
+    period_s: float = 30.0,
+    systemd: UnitCpusets | None = None,
+) -> None:
     """Run a story on a node whose one container, c1, runs on 10-11 of node 2 since a claim has 8-9."""
+    systemd = systemd or Systemd(booted=scene.directory / "no-systemd")
 
     async def whole() -> None:
         node = scene.boot()
         kernel = Kernel(scene.directory / "cgroup")
         unasked = Unasked(kernel if is_safe else None, answers=answers)
-        means = Means(unasked=unasked, systemd=Systemd(booted=scene.directory / "no-systemd"))
+        means = Means(unasked=unasked, systemd=systemd)
         audit = Audit(node.service, kernel, means, node.counters, period_s=period_s)
         node.synchronize()
         pod = PodShape(number=1)
@@ -118,6 +151,47 @@ def test_widening_goes_through_a_runtime_known_to_be_safe(scene: Scene) -> None:
         assert kernel.written(C1) is None
 
     play(scene, story, is_safe=True)
+
+
+def test_each_container_is_sent_what_the_books_want_by_then(scene: Scene) -> None:
+    """E1, C1: a claim that gets CPUs while one update is under way is not overrun by the next."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c2"))
+        await node.prepare(claim(2, (NODE_1, 2)))
+        kernel.become("/kubepods/c2", CpuSet.parse("6-7"), "1")
+        node.audit()
+        unasked.meanwhile = lambda: node.prepare(claim(3, (NODE_1, 1)))
+        await node.claims.unprepare(claim(1).uid)
+        await node.claims.unprepare(claim(2).uid)
+        kernel.changed.clear()
+        audit.kick()
+        while len(unasked.sent) < 2:
+            await kernel.changed.wait()
+            kernel.changed.clear()
+        sent = [(update.container_id, str(update.placement.cpus)) for update in unasked.sent]
+        assert sent == [("c1", "8-11"), ("c2", "5-7")]
+
+    play(scene, story, is_safe=True)
+
+
+def test_what_is_not_wanted_any_more_is_not_written(scene: Scene) -> None:
+    """E1, C1: a claim gets the CPUs while systemd is asked to give them to others."""
+    systemd = SlowSystemd()
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        systemd.meanwhile = lambda: node.prepare(claim(2, (NODE_2, 2)))
+        await node.claims.unprepare(claim(1).uid)
+        audit.kick()
+        await systemd.failed.wait()
+        assert kernel.written(C1) is None
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        assert node.service.create_container(pod.sandbox, pod.container("c2")).updates == ()
+
+    play(scene, story, systemd=systemd)
 
 
 def test_widening_is_written_to_the_cgroup_where_the_runtime_is_not_safe(scene: Scene) -> None:
