@@ -7,6 +7,7 @@ calls itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,8 @@ def in_the_way(kubelet: Kubelet, *, pin_memory: bool) -> str:
 def directory_finding(kubelet: Kubelet, directory: Path) -> Finding:
     """Return whether the running kubelet looks for plugins where we show ourselves (U82)."""
     check = "kubelet directory"
-    if kubelet.root and Path(kubelet.root) != directory:
+    # One may be a link to the other, on a larger disk.
+    if kubelet.root and os.path.realpath(kubelet.root) != os.path.realpath(directory):
         seen = f"the kubelet's --root-dir is {kubelet.root}, we are below {directory}: it never sees us"
         return failed(check, seen, f'set paths.kubelet = "{kubelet.root}", and restart')
     return ok(check, str(directory))

@@ -57,6 +57,14 @@ def test_kubelet_that_looks_elsewhere_is_named_with_the_setting(
         assert finding.remedy == 'set paths.kubelet = "/mnt/kubelet", and restart'
 
 
+def test_kubelet_directory_may_be_a_link_to_the_kubelets_own(tmp_path: Path) -> None:
+    """U82."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "usual").symlink_to("own")
+    process(tmp_path, 812, "/usr/bin/kubelet", f"--root-dir={tmp_path}/own")
+    assert directory_finding(read_kubelet(tmp_path, tmp_path / KUBELET), tmp_path / "usual").grade is Grade.OK
+
+
 def test_state_file_tells_the_policy(tmp_path: Path) -> None:
     state_file(tmp_path, "cpu", "none")
     state_file(tmp_path, "memory", "None")
