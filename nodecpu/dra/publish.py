@@ -272,7 +272,7 @@ class SlicePublisher:
             self._due.set()
         self._version = (major, minor)
         counted = self._wanted is not None and self._wanted.counted
-        if counted and node_allocatable_form(major, minor) is NodeAllocatable.UNTOLD:
+        if counted and major and node_allocatable_form(major, minor) is NodeAllocatable.UNTOLD:
             kv(
                 _log,
                 logging.WARNING,

@@ -117,8 +117,10 @@ def dropped_finding(published: PublishStatus, *, counted_wanted: bool) -> Findin
     check, dropped = "feature gates", published.dropped
     if not dropped:
         if counted_wanted and not published.counted:
-            seen = "claims are not counted as CPU requests: the API server is older than 1.36"
-            return warning(check, seen, "set dra.node_allocatable = false, or have a newer API server")
+            seen = (
+                "claims do not count as CPU requests: the API server is older than 1.36, or does not tell its version"
+            )
+            return warning(check, seen, "set dra.node_allocatable = false, or have a newer one that answers /version")
         return ok(check, "all fields of the slices are kept")
     seen = f"the API server drops {', '.join(dropped[:4])}" + (f" and {len(dropped) - 4} more" if dropped[4:] else "")
     gates = " and ".join(gates_of(dropped)) or "the gates of these fields"

@@ -500,7 +500,7 @@ def test_mapping_that_is_dropped_is_told_and_the_devices_stay() -> None:
     run(test)
 
 
-def test_server_that_does_not_tell_its_version_is_published_to_all_the_same() -> None:
+def test_server_that_does_not_tell_its_version_is_published_to_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     """D3: what depends on the version is left out."""
 
     class Silent(LateAnswers):
@@ -521,6 +521,9 @@ def test_server_that_does_not_tell_its_version_is_published_to_all_the_same() ->
                 assert one.devices() == FOUR
                 assert not publisher.status.counted
                 task.cancel()
+        told = [record.getMessage() for record in caplog.records if record.name == "nodecpu.dra.publish"]
+        assert [one for one in told if "does not tell its version" in one]
+        assert not [one for one in told if "too old" in one]
 
     run(test)
 

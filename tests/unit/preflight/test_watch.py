@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,18 @@ def test_fields_that_the_server_drops_tell_a_gate_that_is_off(tmp_path: Path) ->
     (finding,) = scene.preflight.findings
     assert finding.grade is Grade.WARNING
     assert "turn DRAListTypeAttributes on" in finding.remedy
+
+
+def test_claims_that_were_to_be_counted_and_are_not_are_told(tmp_path: Path) -> None:
+    """D3, G13: the two reasons that leave no dropped field behind."""
+    scene = Scene(tmp_path)
+    scene.config = replace(scene.config, dra=replace(scene.config.dra, node_allocatable=True))
+    scene.published = PublishStatus(in_step=True)
+    (finding,) = scene.preflight.findings
+    assert finding.grade is Grade.WARNING
+    assert "older than 1.36, or does not tell its version" in finding.seen
+    scene.published = PublishStatus(in_step=True, counted=True)
+    assert [one.grade for one in scene.preflight.findings] == [Grade.OK]
 
 
 def test_link_that_came_up_is_looked_at_at_once(tmp_path: Path) -> None:
