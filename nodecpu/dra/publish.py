@@ -179,7 +179,7 @@ class SlicePublisher:
         if known is not None and _is_older(one, known):
             return
         if change is Change.DELETED:
-            self._stored.pop(one.name, None)
+            self._forget(one)
             self._gone[one.uid] = None
             if len(self._gone) > _REMEMBERED:
                 del self._gone[next(iter(self._gone))]

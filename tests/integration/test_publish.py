@@ -263,6 +263,23 @@ def test_dropped_fields_are_reported_and_not_written_for_ever() -> None:
     run(test)
 
 
+def test_what_was_dropped_of_a_slice_that_is_gone_is_not_told_any_more() -> None:
+    """D3: the kubelet deleted it, and the server has learnt the field since."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(drop=("spec.devices.*.attributes",)))
+            async with publishing(one, 4, 4) as publisher:
+                await until(lambda: publisher.status.in_step)
+                assert publisher.status.dropped
+                one.server.clear_faults()
+                one.remove_slices()
+                await until(lambda: one.devices() == FOUR)
+                await until(lambda: not publisher.status.dropped)
+
+    run(test)
+
+
 def test_devices_are_withheld_where_one_claim_would_take_them_whole() -> None:
     """D3."""
 
