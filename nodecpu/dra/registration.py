@@ -124,22 +124,18 @@ class KubeletPlugin:
             for socket, served in handlers.items():
                 if not socket.is_there():
                     kv(_log, logging.WARNING, "socket was gone, opened again", path=socket.path)
-                    before = await socket.open(served)
-                    if before is not None:
-                        operations.create_task(before.stop(CALL_LIMIT_S))
+                    await _open_again(socket, served, operations)
             if self.status is None and loop.time() > expected_by:
                 expected_by = loop.time() + max(_SHOWN_AGAIN_S, self._expected_s)
                 kv(
                     _log,
                     logging.WARNING,
-                    "no kubelet has registered us yet, its socket is made anew",
+                    "no kubelet has registered us yet, our socket is made anew",
                     path=self._registration.path,
                     hint=_HINT,
                 )
                 self._registration.remove()
-                before = await self._registration.open(handlers[self._registration])
-                if before is not None:
-                    operations.create_task(before.stop(CALL_LIMIT_S))
+                await _open_again(self._registration, handlers[self._registration], operations)
 
     def _handler(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
@@ -175,3 +171,12 @@ class KubeletPlugin:
         if self._on_status is not None:
             self._on_status(self.status)
         return pb.RegistrationStatusResponse()
+
+
+async def _open_again(
+    socket: UnixServer, handlers: Sequence[grpc.GenericRpcHandler], operations: asyncio.TaskGroup
+) -> None:
+    """Open a socket anew; calls in hand on what was there before may end, nobody waits for them."""
+    before = await socket.open(handlers)
+    if before is not None:
+        operations.create_task(before.stop(CALL_LIMIT_S))
