@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from nodecpu.config import Config, load
 from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.dra.cdi import CdiDirectory
 from nodecpu.dra.condition import Condition, conditions
-from nodecpu.dra.devices import offered_devices
+from nodecpu.dra.devices import gone_devices, offered_devices
 from nodecpu.dra.files import ClaimFiles
 from nodecpu.dra.metadata import MetadataFiles, describer
 from nodecpu.dra.podresources import PodResources
@@ -405,23 +405,27 @@ class Daemon:
         if self._publisher is None or not self._synchronized.is_set():
             return
         ledger = self._service.books.ledger
-        claimed: dict[str, CpuSet] = {}
-        for claim in ledger.claims.values():
-            for result in claim.results:
-                claimed[result.device] = claimed.get(result.device, NO_CPUS) | result.cpus
         usable = ledger.tree.usable
         self._publisher.publish(
             offered_devices(
                 self._arranged.devices,
                 usable=usable,
                 held=union(container.exclusive for container in ledger.containers.values()),
-                claimed=claimed,
+                claimed=self._claimed(),
                 min_shared=self._service.rules.unpublished(usable.reserved),
                 cores=self._arranged.cores,
             ),
             closed=self._is_closed() or bool(self._aside.reason),
             counted=self._config.dra.node_allocatable,
         )
+
+    def _claimed(self) -> Mapping[str, CpuSet]:
+        """Return the CPUs that claims hold, by the device they were allocated from."""
+        claimed: dict[str, CpuSet] = {}
+        for claim in self._service.books.ledger.claims.values():
+            for result in claim.results:
+                claimed[result.device] = claimed.get(result.device, NO_CPUS) | result.cpus
+        return claimed
 
     def _published_anew(self) -> None:
         """Have containers to come judged by whether the scheduler counts claims now; remember it for a start (G13)."""
@@ -457,21 +461,21 @@ class Daemon:
         await self._hotplug.look(self._service)
 
     def _machine_changed(self, arranged: Arrangement) -> None:
-        """Have everybody follow a machine that has changed (T6): devices, health, locality, what is shown.
-
-        A device that is gone with all its CPUs stays published while claims hold parts of it (pitfall U10).
-        """
+        """Have everybody follow a machine that has changed (T6): devices, health, locality, what is shown."""
         topology = self._hotplug.topology
-        held = {result.device for claim in self._service.books.ledger.claims.values() for result in claim.results}
-        left = held - {device.name for device in arranged.devices}
-        gone = [replace(device, cpus=NO_CPUS) for device in self._arranged.devices if device.name in left]
-        self._arranged = replace(arranged, devices=(*arranged.devices, *gone))
+        self._arrange_anew(arranged)
         self._service.asking.locality = Locality(self._config.paths.root, topology, self._pod_resources.given)
         self._specs.describe_by(describer(topology, self._config.dra.driver))
-        self._surroundings = replace(self._surroundings, machine=machine_of(topology), available=arranged.available)
+        self._surroundings = replace(self._surroundings, machine=machine_of(topology))
         self._publish()
         if self._health is not None:
             self._health.changed()
+
+    def _arrange_anew(self, arranged: Arrangement) -> None:
+        """Let another arrangement hold; devices that are gone stay published while claims hold parts of them."""
+        gone = gone_devices(self._arranged.devices, arranged.devices, self._claimed())
+        self._arranged = replace(arranged, devices=(*arranged.devices, *gone))
+        self._surroundings = replace(self._surroundings, available=arranged.available)
 
     def _after_walk(self) -> None:
         """Take note of what has changed without anybody telling: what can be offered, and how devices are."""
@@ -551,8 +555,8 @@ class Daemon:
 
     def _take_over(self, config: Config, arranged: Arrangement) -> None:
         """Let a new configuration hold that the service has taken in."""
-        self._config, self._arranged = config, arranged
-        self._surroundings = replace(self._surroundings, available=arranged.available)
+        self._config = config
+        self._arrange_anew(arranged)
         self._claims.wait_s = config.claims.wait_s
         self._claims.with_metadata = config.dra.device_metadata
         if self._reconciler is not None:

@@ -220,6 +220,21 @@ def attributes_of(
     return _attributes(known, threads, topology.isolated, driver) if known else {}
 
 
+def gone_devices(before: Iterable[Device], now: Iterable[Device], claimed: Mapping[str, CpuSet]) -> tuple[Device, ...]:
+    """Return, without CPUs, the devices that the machine has lost while claims hold parts of them (pitfall U10).
+
+    ``claimed`` are the CPUs that claims hold by device. One whose claimed CPUs another device has now is not gone: the
+    configuration groups them otherwise, and they count as held there (D7).
+    """
+    listed = tuple(now)
+    names, there = {device.name for device in listed}, union(device.cpus for device in listed)
+    return tuple(
+        replace(device, cpus=NO_CPUS)
+        for device in before
+        if device.name not in names and device.name in claimed and claimed[device.name].isdisjoint(there)
+    )
+
+
 def offered_devices(
     devices: Iterable[Device],
     *,

@@ -12,6 +12,7 @@ from nodecpu.dra.devices import (
     Dividing,
     attributes_of,
     devices_of,
+    gone_devices,
     is_one_cpu,
     known_devices,
     offered_devices,
@@ -141,6 +142,20 @@ def test_device_with_nothing_to_offer_is_left_out_unless_claims_hold_parts_of_it
     assert offered(held="4-7") == "0:4 2:4 3:3"
     assert offered(held="6-7", claimed={"cpudevnuma001": "4-5"}) == "0:4 1:2 2:4 3:3"
     assert offered(reserved="4-7,15", claimed={"cpudevnuma001": "4-5"}) == "0:4 1:1 2:4 3:3"
+
+
+def test_device_is_gone_with_the_machine_not_with_another_grouping() -> None:
+    """U10, D7: while claims hold parts of it; the CPUs of a device that is called otherwise count as held there."""
+    before = devices(build_topology(N4C16))
+    left = [device for device in before if device.name != "cpudevnuma001"]
+    held = {"cpudevnuma001": CpuSet.parse("4-5"), "cpudevnuma002": CpuSet.parse("8")}
+    (gone,) = gone_devices(before, left, held)
+    assert (gone.name, gone.cpus) == ("cpudevnuma001", NO_CPUS)
+    assert gone_devices([*left, gone], left, held) == (gone,)
+    assert gone_devices(before, left, {}) == ()
+    assert gone_devices(before, before, held) == ()
+    socket = replace(before[0], name="cpudevsocket000", cpus=CpuSet.parse("0-15"))
+    assert gone_devices(before, [socket], held) == ()
 
 
 def test_minimum_for_shared_containers_comes_from_the_highest_device_with_room() -> None:
