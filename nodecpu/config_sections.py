@@ -388,8 +388,8 @@ class Claims:
     gone_after_s: float = _setting(
         Seconds(1, 86400),
         90.0,
-        "How far apart two looks are that both must find a claim's object gone, before its CPUs are taken back without "
-        "the kubelet's word.",
+        "How far apart two looks are that both must find a claim's object gone, or of no more use on this node, before "
+        "its CPUs are taken back without the kubelet's word.",
         reloadable=True,
     )
 

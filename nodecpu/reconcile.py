@@ -7,9 +7,8 @@ asks nothing at all.
 Gone means: under its name there is no claim, one of another UID, or one that nobody may use here any more (deallocated,
 reserved for nobody, allocated on another node: the kubelet lost its own books or was forced), at two looks
 ``gone_after_s`` apart, longer than the kubelet takes to unprepare by itself, each of which found the Node object with
-the UID that the books know. A Node of another UID is another cluster, or a node made anew:
-it is taken for ours once a claim of the books is found there by UID. While the API server is away nothing follows from
-anything.
+the UID that the books know. A Node of another UID is another cluster, or a node made anew: it is taken for ours once a
+claim of the books is found there by UID. While the API server is away nothing follows from anything.
 """
 
 from __future__ import annotations

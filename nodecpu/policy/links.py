@@ -45,7 +45,7 @@ def links_of(ledger: Ledger, rules: Rules, sandbox: Sandbox, container: Containe
 
     Raises NotReady where a retry can help: a correct variable of a pod that is not known yet, and a claim that the
     pod's spec references but that the runtime did not inject (never taken for a shared container). Raises ClaimConflict
-    where ``claims.sharing`` forbids a further holder.
+    where two claims of one name are shown, or where ``claims.sharing`` forbids a further holder.
     """
     _require_proven(ledger, sandbox, container, spec)
     named = _named(ledger, rules, container)
