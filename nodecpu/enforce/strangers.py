@@ -15,7 +15,7 @@ from typing import Final
 
 _TOPS: Final = ("kubepods.slice", "kubepods")
 _POD: Final = re.compile(r"(?:kubepods-(?:besteffort-|burstable-)?)?pod[0-9A-Za-z_.-]+?(?:\.slice)?", re.ASCII)
-_UNIT: Final = re.compile(r"(?:[A-Za-z0-9]+-)*?([0-9A-Za-z_.]+)(?:\.scope|\.service)?", re.ASCII)
+_UNIT: Final = re.compile(r"(?:[A-Za-z0-9]+-)*?([0-9A-Za-z_.]+?)(?:\.scope|\.service)?", re.ASCII)
 _LONG_ID: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 """The ids of containerd and CRI-O."""
 

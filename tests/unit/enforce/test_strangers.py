@@ -37,6 +37,8 @@ def looked(root: Path, *known: str) -> tuple[str, ...]:
         f"kubepods/besteffort/pod1234-5678/{LONG}",
         f"kubepods/podabc/{LONG}",
         "kubepods/podabc/short_1",
+        f"{SLICE}/crio-short_1.scope",
+        f"{SLICE}/short_1.scope",
     ],
 )
 def test_group_without_a_known_id_is_a_stranger_in_both_namings(place: str, tmp_path: Path) -> None:
