@@ -5,15 +5,20 @@ Its devices have no CDI ids. Source: pluginregistration v1, DRAPlugin v1; interf
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from nodecpu.proto import dra_pb2, registration_pb2
 
 _REGISTRATION = "pluginregistration.Registration"
 _DRA = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+
+_Request = TypeVar("_Request", bound=Message)
 
 
 class PeerDriver:
@@ -29,7 +34,18 @@ class PeerDriver:
         """Serve both services on one socket."""
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._registration(), self._dra()))
+        registration = {
+            "GetInfo": _unary(self._info, registration_pb2.InfoRequest),
+            "NotifyRegistrationStatus": _unary(_notified, registration_pb2.RegistrationStatus),
+        }
+        dra = {
+            "NodePrepareResources": _unary(self._prepare, dra_pb2.NodePrepareResourcesRequest),
+            "NodeUnprepareResources": _unary(self._unprepare, dra_pb2.NodeUnprepareResourcesRequest),
+        }
+        services = ((_REGISTRATION, registration), (_DRA, dra))
+        server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(name, methods) for name, methods in services)
+        )
         server.add_insecure_port(f"unix:{self._socket}")
         await server.start()
         self._server = server
@@ -41,66 +57,30 @@ class PeerDriver:
             self._server = None
             self._socket.unlink(missing_ok=True)
 
-    def _registration(self) -> grpc.GenericRpcHandler:
-        async def get_info(
-            request: registration_pb2.InfoRequest, context: grpc.aio.ServicerContext[object, object]
-        ) -> registration_pb2.PluginInfo:
-            del request, context
-            return registration_pb2.PluginInfo(
-                type="DRAPlugin", name=self._name, endpoint=str(self._socket), supported_versions=["v1.DRAPlugin"]
-            )
-
-        async def notify(
-            request: registration_pb2.RegistrationStatus, context: grpc.aio.ServicerContext[object, object]
-        ) -> registration_pb2.RegistrationStatusResponse:
-            del request, context
-            return registration_pb2.RegistrationStatusResponse()
-
-        return grpc.method_handlers_generic_handler(
-            _REGISTRATION,
-            {
-                "GetInfo": grpc.unary_unary_rpc_method_handler(
-                    get_info,
-                    request_deserializer=registration_pb2.InfoRequest.FromString,
-                    response_serializer=registration_pb2.PluginInfo.SerializeToString,
-                ),
-                "NotifyRegistrationStatus": grpc.unary_unary_rpc_method_handler(
-                    notify,
-                    request_deserializer=registration_pb2.RegistrationStatus.FromString,
-                    response_serializer=registration_pb2.RegistrationStatusResponse.SerializeToString,
-                ),
-            },
+    def _info(self, _: registration_pb2.InfoRequest) -> registration_pb2.PluginInfo:
+        return registration_pb2.PluginInfo(
+            type="DRAPlugin", name=self._name, endpoint=str(self._socket), supported_versions=["v1.DRAPlugin"]
         )
 
-    def _dra(self) -> grpc.GenericRpcHandler:
-        async def prepare(
-            request: dra_pb2.NodePrepareResourcesRequest, context: grpc.aio.ServicerContext[object, object]
-        ) -> dra_pb2.NodePrepareResourcesResponse:
-            del context
-            self.held |= {claim.uid for claim in request.claims}
-            answers = {claim.uid: dra_pb2.NodePrepareResourceResponse() for claim in request.claims}
-            return dra_pb2.NodePrepareResourcesResponse(claims=answers)
+    def _prepare(self, request: dra_pb2.NodePrepareResourcesRequest) -> dra_pb2.NodePrepareResourcesResponse:
+        self.held |= {claim.uid for claim in request.claims}
+        answers = {claim.uid: dra_pb2.NodePrepareResourceResponse() for claim in request.claims}
+        return dra_pb2.NodePrepareResourcesResponse(claims=answers)
 
-        async def unprepare(
-            request: dra_pb2.NodeUnprepareResourcesRequest, context: grpc.aio.ServicerContext[object, object]
-        ) -> dra_pb2.NodeUnprepareResourcesResponse:
-            del context
-            self.held -= {claim.uid for claim in request.claims}
-            answers = {claim.uid: dra_pb2.NodeUnprepareResourceResponse() for claim in request.claims}
-            return dra_pb2.NodeUnprepareResourcesResponse(claims=answers)
+    def _unprepare(self, request: dra_pb2.NodeUnprepareResourcesRequest) -> dra_pb2.NodeUnprepareResourcesResponse:
+        self.held -= {claim.uid for claim in request.claims}
+        answers = {claim.uid: dra_pb2.NodeUnprepareResourceResponse() for claim in request.claims}
+        return dra_pb2.NodeUnprepareResourcesResponse(claims=answers)
 
-        return grpc.method_handlers_generic_handler(
-            _DRA,
-            {
-                "NodePrepareResources": grpc.unary_unary_rpc_method_handler(
-                    prepare,
-                    request_deserializer=dra_pb2.NodePrepareResourcesRequest.FromString,
-                    response_serializer=dra_pb2.NodePrepareResourcesResponse.SerializeToString,
-                ),
-                "NodeUnprepareResources": grpc.unary_unary_rpc_method_handler(
-                    unprepare,
-                    request_deserializer=dra_pb2.NodeUnprepareResourcesRequest.FromString,
-                    response_serializer=dra_pb2.NodeUnprepareResourcesResponse.SerializeToString,
-                ),
-            },
-        )
+
+def _notified(_: registration_pb2.RegistrationStatus) -> registration_pb2.RegistrationStatusResponse:
+    return registration_pb2.RegistrationStatusResponse()
+
+
+def _unary(answer: Callable[[_Request], Message], request: type[_Request]) -> grpc.RpcMethodHandler[bytes, bytes]:
+    """Return a method that answers a request of that type at once."""
+
+    async def serve(data: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        return answer(request.FromString(data)).SerializeToString()
+
+    return grpc.unary_unary_rpc_method_handler(serve)
