@@ -75,7 +75,7 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
     config: list[Json] = []
     key = f"{pool.driver}/cpu"
     done: set[str] = set()
-    for want in wants:
+    for number, want in enumerate(wants, start=1):
         base, _, sub = want.request.partition("/")
         if sub and base in done:
             continue
@@ -84,7 +84,7 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
         try:
             device, amount = _choose(pool, taken, used, want, key)
         except Unschedulable:
-            if not sub or not _has_another(wants, want):
+            if not sub or not any(one.request.startswith(f"{base}/") for one in wants[number:]):
                 raise
             continue
         done.add(base)
@@ -107,12 +107,6 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
         "devices": {"results": list(results), **({"config": config} if config else {})},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [term]}]},
     }
-
-
-def _has_another(wants: Sequence[Want], want: Want) -> bool:
-    base = want.request.partition("/")[0]
-    later = wants[list(wants).index(want) + 1 :]
-    return any(one.request.partition("/")[0] == base for one in later)
 
 
 def _choose(pool: Pool, taken: Mapping[str, Fraction], used: Set[str], want: Want, key: str) -> tuple[str, str]:

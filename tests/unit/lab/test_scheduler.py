@@ -85,3 +85,5 @@ def test_first_alternative_that_fits_is_taken() -> None:
     assert [text(one, "request") for one in found] == ["cpus/mid"]
     with pytest.raises(Unschedulable, match="cpus/low"):
         allocate(pool("0"), [], wants, now="t")
+    with pytest.raises(Unschedulable, match="cpus/big"):
+        allocate(pool("4"), [], [wants[0], wants[0]], now="t")
