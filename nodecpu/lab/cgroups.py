@@ -206,8 +206,8 @@ class ModelCgroups:
     def _refresh(self, place: Path, effective: Effective) -> None:
         for child in _directories(place):
             try:
-                self._notice(child)
                 below = self._cut(child, effective)
+                self._notice(child)  # after it is read: what is effective has been counted
                 self._write_effective(child, below)
             except FileNotFoundError:
                 continue  # removed meanwhile
