@@ -156,6 +156,11 @@ class ApiServer:
         """Let something go wrong from now on."""
         self._faults.append(fault)
 
+    @property
+    def pending_faults(self) -> int:
+        """How often something is still to go wrong, not counting what always does."""
+        return sum(max(fault.times, 0) for fault in self._faults)
+
     def clear_faults(self) -> None:
         """Let all go well again."""
         self._faults.clear()
