@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from nodecpu.ids import PodUID
 from nodecpu.policy.facts import PodSpec, QoS
-from tests.node import Node, PodShape, Scene, scene_in_memory
+from tests.node import Node, PodShape, Scene, play
 
 GREEDY = PodShape(number=9, qos=QoS.GUARANTEED, request_mcpu=8000)
 MODEST = PodShape(number=1, qos=QoS.GUARANTEED, request_mcpu=2000)
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
 
 
 def forged() -> PodSpec:
@@ -82,12 +75,9 @@ def test_a_static_pod_is_known_by_its_mirror(scene: Scene) -> None:
     static = PodShape(number=2, qos=QoS.GUARANTEED, request_mcpu=2000)
     mirror = replace(static.spec, uid=PodUID("mirror-2"))
 
-    async def whole() -> None:
-        node = scene.boot()
-        node.synchronize()
+    async def story(node: Node) -> None:
         node.service.pods_listed([mirror])
         node.service.pod_seen(replace(mirror, uid=PodUID("mirror-2-again")))
         assert len(node.create(static.sandbox, static.container("c1"))) == 2
-        await node.crash()
 
-    asyncio.run(whole())
+    play(scene, story)

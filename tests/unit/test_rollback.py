@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,17 +12,10 @@ from nodecpu.errors import HostError, StateError
 from nodecpu.ids import ContainerID
 from nodecpu.policy.plan import Change
 from nodecpu.store.claims import Job
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import Node, PodShape, Scene, claim, play
 
 NUMA_1 = "cpudevnuma001"
 FIRST, SECOND = claim(1, (NUMA_1, 2)), claim(2, (NUMA_1, 2))
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    with directory:
-        yield made
 
 
 def fail_after(node: Node, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,9 +41,7 @@ def test_row_that_could_not_be_taken_back_goes_with_the_next_claims_commit(
 ) -> None:
     """The containers' database refuses a claim, and the disk fails at the row that is on it."""
 
-    async def whole() -> None:
-        node = scene.boot()
-        node.synchronize()
+    async def story(node: Node) -> None:
         crowd = PodShape(number=7)
         node.create(crowd.sandbox, crowd.container("c7"))
         with monkeypatch.context() as broken:
@@ -63,17 +53,14 @@ def test_row_that_could_not_be_taken_back_goes_with_the_next_claims_commit(
         assert FIRST.uid not in node.service.books.ledger.claims
         await node.prepare(SECOND)
         assert stored(node) == {"claim-2": "4-5"}
-        await node.crash()
 
-    asyncio.run(whole())
+    play(scene, story)
 
 
 def test_row_left_by_a_spec_that_could_not_be_written_goes_as_well(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def whole() -> None:
-        node = scene.boot()
-        node.synchronize()
+    async def story(node: Node) -> None:
         with monkeypatch.context() as broken:
             fail_after(node, 1, broken)
             node.specs.fails = True
@@ -85,9 +72,8 @@ def test_row_left_by_a_spec_that_could_not_be_written_goes_as_well(
         assert stored(node) == {"claim-2": "4-5"}
         await node.prepare(FIRST)
         assert stored(node) == {"claim-1": "6-7", "claim-2": "4-5"}
-        await node.crash()
 
-    asyncio.run(whole())
+    play(scene, story)
 
 
 def test_claims_that_share_cpus_in_the_database_are_told_apart_at_the_start(
