@@ -213,5 +213,6 @@ def test_kills_of_both_sides_under_load_cost_no_holder_a_cpu() -> None:
         figures = await Torment(node, within_s=PATIENCE_S).run(runtime_kills=1, daemon_kills=2)
         assert (figures.runtime_kills, figures.daemon_kills) == (1, 2)
         assert figures.samples > 0
+        assert figures.pods > 0
 
     play(story)
