@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.measure import Took, median
-from tests.bench.node_rows import Node, synchronize
+from tests.bench.node_rows import Node, linked
 from tests.bench.start_rows import Starts, boxes
 from tests.bench.svg import Chart, Series
 from tests.bench.yard import ApiProcess, Claim, Yard, yard
@@ -113,11 +113,7 @@ def _node(place: Yard, claims: Sequence[Sequence[str]]) -> Iterator[Node]:
     place.configure(api.url, reserved="0")
     process = place.daemon(ROOT)
     try:
-        synchronize(place, ())
-        place.wait_ready()
-        place.runtime.used_s = process.used_s
-        node = Node(place, api, process)
-        node.kubelet.wait()
+        node = linked(place, api, process)
         node.kubelet.prepare(api.claims[0])  # waits for what is still being loaded
         node.kubelet.unprepare(api.claims[0])
         yield node

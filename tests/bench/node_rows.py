@@ -125,11 +125,7 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
     yard.configure(api.url)
     process = yard.daemon(tree)
     try:
-        synchronize(yard, ())
-        yard.wait_ready()
-        yard.runtime.used_s = process.used_s
-        node = Node(yard, api, process)
-        node.kubelet.wait()
+        node = linked(yard, api, process)
         _wait_for_slices(api)
         claims = iter(api.claims)
         _prepare(node, list(itertools.islice(claims, 5 + SUSTAINED)), done)
@@ -149,6 +145,16 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
         yard.runtime.drop()
         api.close()
     return done
+
+
+def linked(yard: Yard, api: ApiProcess, process: Process) -> Node:
+    """Return the node of a daemon that both ends speak to; from here on its processor time is told with each call."""
+    synchronize(yard, ())
+    yard.wait_ready()
+    yard.runtime.used_s = process.used_s
+    node = Node(yard, api, process)
+    node.kubelet.wait()
+    return node
 
 
 def synchronize(yard: Yard, boxes: Sequence[tuple[Box, str]]) -> None:
