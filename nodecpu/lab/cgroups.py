@@ -193,6 +193,10 @@ class ModelCgroups:
     def foreign_writes(self, path: str) -> int:
         """Return how often others than the runtime wrote it, as far as ``refresh`` came between."""
         self.refresh()
+        return self.foreign_noticed(path)
+
+    def foreign_noticed(self, path: str) -> int:
+        """Return what ``foreign_writes`` does, as of the last refresh."""
         return self._foreign.get(path, 0)
 
     def refresh(self) -> None:

@@ -2,6 +2,7 @@
 
 Everything is judged from outside: cgroups, CDI files, the kubelet's checkpoint, the admin socket. ``first`` keeps what
 a claim had when it was seen first, ``own`` what a container was given: they have to keep that for their lives.
+``writes`` is how often a cpuset was written past the runtime and by it, until it was right.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class World:
     kinds: dict[str, Kind] = field(default_factory=dict)
     first: dict[str, CpuSet] = field(default_factory=dict)
     own: dict[str, CpuSet] = field(default_factory=dict)
-    writes: dict[str, int] = field(default_factory=dict)
+    writes: dict[str, tuple[int, int]] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -260,11 +261,13 @@ class World:
     def _must_stay(self, record: ContainerRecord) -> None:
         """Raise Lost if a cpuset that was right was ever written again.
 
-        What the daemon wrote past a slow runtime also rides on its next reply (E1): one more write for each of these.
+        What the daemon had to write past a slow runtime also rides on its next reply (E1): then the runtime writes once
+        more for each of these.
         """
-        writes = self.cgroups.writes_noticed(record.directory)
-        again = writes - self.writes.setdefault(record.id, writes)
-        if again and again > self.cgroups.foreign_writes(record.directory):
+        past = self.cgroups.foreign_noticed(record.directory)
+        by_runtime = self.cgroups.writes_noticed(record.directory) - past
+        had_past, had_by_runtime = self.writes.setdefault(record.id, (past, by_runtime))
+        if past != had_past or by_runtime > had_by_runtime + past:
             raise Lost(f"the cpuset of {record.label} was right and was written again")
 
     def running(self) -> list[ContainerRecord]:
