@@ -104,10 +104,11 @@ class _Parser:
         while self._tokens[0] in (".", ".?", "[", "[?"):
             how = self._tokens.pop(0)
             if how.startswith("."):
-                key: object = self._tokens.pop(0)
+                name = self._name()
                 if self._took("("):
-                    value = self._call(value, str(key), live=live)
+                    value = self._call(value, name, live=live)
                     continue
+                key: object = name
             else:
                 key = self.conditional(live=live)
                 self._take("]")
@@ -141,6 +142,12 @@ class _Parser:
         if live and token not in self._names:
             raise CelError(f"undeclared reference to {token!r}")
         return self._names.get(token)
+
+    def _name(self) -> str:
+        token = self._tokens.pop(0)
+        if not token.isidentifier():
+            raise ValueError(f"a name expected, not {token!r}")
+        return token
 
     def _took(self, token: str) -> bool:
         if self._tokens[0] == token:

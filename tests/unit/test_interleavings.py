@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from nodecpu.cpuset import CpuSet
-from nodecpu.errors import ClaimConflict, HostError, NoCapacity, NodeCpuError, NotReady, StateError
+from nodecpu.errors import ClaimConflict, HostError, NoCapacity, NotReady, StateError
 from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import ContainerState, QoS
 from nodecpu.policy.grants import ClaimGrant
@@ -91,8 +91,8 @@ def test_a_released_claim_allocated_anew_waits_for_its_last_container(scene: Sce
         await node.prepare(wanted)
         holder(node, 1, wanted.uid)
         await node.claims.unprepare(wanted.uid)
-        for one in (claim(1, (NODES[2], 2)), other):
-            with pytest.raises(NodeCpuError):
+        for one, refusal in ((claim(1, (NODES[2], 2)), NotReady), (other, NoCapacity)):
+            with pytest.raises(refusal):
                 await node.prepare(one, budget_s=0.2)
         node.stop(ContainerID("c1"))
         await node.prepare(claim(1, (NODES[2], 2)))
@@ -160,7 +160,7 @@ def test_a_container_created_while_its_claim_is_unprepared_keeps_the_cpus(scene:
         await asyncio.sleep(0)
         assert holder(node, 1, wanted.uid) == CpuSet.parse("4-5")
         await gone
-        with pytest.raises(NodeCpuError):
+        with pytest.raises(NoCapacity):
             await node.prepare(claim(2, (NODES[1], 4)), budget_s=0.1)
         pod = PodShape(number=2, claims=("claim-1",))
         node.service.pod_seen(pod.spec)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nodecpu.cpuset import CpuSet
-from nodecpu.errors import NodeCpuError
+from nodecpu.errors import NoCapacity
 from nodecpu.ids import ContainerID
 from nodecpu.nri.plugin import PLUGIN_SERVICE, Plugin
 from nodecpu.policy.facts import QoS, Resources
@@ -111,7 +111,7 @@ def test_cpus_of_a_shared_claim_stay_until_the_last_container_is_gone(scene: Sce
         node.stop(ContainerID("c1"))
         await node.claims.unprepare(CLAIM.uid)
         four = claim(2, (NUMA_1, 4))
-        with pytest.raises(NodeCpuError):
+        with pytest.raises(NoCapacity):
             await node.prepare(four, budget_s=0)
         assert scene.runtime.processes[ContainerID("c2")].cpus == CpuSet.parse("4-5")
         node.stop(ContainerID("c2"))

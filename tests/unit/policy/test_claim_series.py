@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from nodecpu.cpuset import NO_CPUS
-from nodecpu.errors import NodeCpuError
+from nodecpu.errors import NoCapacity
 from nodecpu.ids import ContainerID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.ledger import violations
@@ -51,7 +51,7 @@ def test_several_results_on_one_node_are_disjoint_all_or_nothing(node: Books) ->
     """C3: "if one result cannot be filled, nothing stays claimed"."""
     first, second = prepare(node, claim(1, (1, 2), (1, 2))).results
     assert first.cpus.isdisjoint(second.cpus)
-    with pytest.raises(NodeCpuError):
+    with pytest.raises(NoCapacity):
         prepare(node, claim(2, (2, 2), (1, 1)))
     assert list(node.ledger.claims) == [claim(1).uid]
     assert node.ledger.free(cpus("8-11")) == cpus("8-11")
@@ -119,7 +119,7 @@ def test_the_example_of_the_verification(node: Books) -> None:
     assert prepare(node, claim(1, (3, 3))).cpus == cpus("12-14")
     first, second = prepare(node, claim(2, (1, 2))), prepare(node, claim(3, (1, 2)))
     assert (first.cpus, second.cpus) == (cpus("4-5"), cpus("6-7"))
-    with pytest.raises(NodeCpuError):
+    with pytest.raises(NoCapacity):
         prepare(node, claim(4, (1, 2)))
     release(node, first)
     assert prepare(node, claim(4, (1, 2))).cpus == cpus("4-5")
