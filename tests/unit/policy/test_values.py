@@ -26,6 +26,13 @@ def values(module: str) -> Iterator[type]:
             yield one
 
 
+def test_every_module_of_the_policy_is_looked_at() -> None:
+    """A check of values that finds none would hold of anything."""
+    found = [value.__name__ for module in PURE for value in values(module)]
+    assert len(found) > 30
+    assert {"ClaimGrant", "ContainerGrant", "AllocatedClaim", "Change", "Placement", "Device"} <= set(found)
+
+
 @pytest.mark.parametrize("module", PURE)
 def test_values_are_frozen_closed_and_built_by_name(module: str) -> None:
     """Architecture: decisions are made of values, which compare by content and cannot be changed behind one's back."""
