@@ -94,7 +94,7 @@ class Machine:
         end = time.monotonic() + BOOT_TIMEOUT_S
         while True:
             seen = self.unit(*wanted)
-            if all(_is_like(value, wanted[name]) for name, value in seen.items()):
+            if all(_is_like(seen[name], value) for name, value in wanted.items()):
                 return
             assert time.monotonic() < end, f"no {what}: {seen}\n{self.journal()}"
             time.sleep(0.1)
