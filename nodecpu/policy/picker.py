@@ -252,19 +252,15 @@ def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
             rooms = _sums((group.mask for group in unit.groups), part)
             fitting.append((bisect_left(rooms, count), rooms[-1], part, unit))
     fitting.sort(key=lambda one: one[:3])
-    return min(
-        _rank(unit, part, taken)
-        for groups, _, part, unit in fitting[:_UNITS]
-        if groups == fitting[0][0]
-        for taken in _divisions(unit, part, count)
-    )[-1]
+    tried = ((unit, part) for _, _, part, unit in fitting[:_UNITS])
+    return min(_rank(unit, part, taken) for unit, part in tried for taken in _divisions(unit, part, count))[-1]
 
 
 def _rank(unit: Unit, free: int, taken: int) -> tuple[int, ...]:
     """Return what orders divisions of a unit, the better the lower; its last number is the division itself."""
-    touched = (sum(1 for one in level if one & taken) for level in unit.levels)
+    touched = (sum(bool(one & taken) for one in level) for level in unit.levels)
     left = free & ~taken
-    broken = sum(1 for core in unit.levels[2] if left & core not in (0, core))
+    broken = sum(left & core not in (0, core) for core in unit.levels[2])
     return *touched, broken, free.bit_count(), free, taken
 
 
@@ -275,7 +271,7 @@ def _divisions(unit: Unit, free: int, count: int) -> Iterator[int]:
     if whole.bit_count() >= count:
         yield _divide(unit, whole, count)
     rest = count % unit.layout.threads
-    if rest and whole and count - rest <= whole.bit_count() and rest <= (free & ~whole).bit_count():
+    if 0 < rest < count and count - rest <= whole.bit_count() and rest <= (free & ~whole).bit_count():
         yield _divide(unit, whole, count - rest) | _take(unit, free & ~whole, rest)
 
 
@@ -297,8 +293,8 @@ class _Share:
         return [*self._rooms[0], self.room]
 
     def costs(self, count: int) -> tuple[int, ...]:
-        """Return how many L3 groups and how many cores ``count`` CPUs touch at least."""
-        return tuple(bisect_left(sums, count) + 1 for sums in self._rooms)
+        """Return how many L3 groups and how many cores ``count`` CPUs touch at least, beside the first of each."""
+        return tuple(bisect_left(sums, count) for sums in self._rooms)
 
 
 def _sums(level: Iterable[int], free: int) -> list[int]:

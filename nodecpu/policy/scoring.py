@@ -93,7 +93,8 @@ def _hints(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:
 
 
 def _memory_type(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:
-    kinds = scorer.request.preferences.memory_types or ()
+    kinds = scorer.request.preferences.memory_types
+    assert kinds is not None
     return [sum(bool(pool.memory.get(kind)) for kind in kinds) for pool in pools]
 
 
@@ -164,20 +165,20 @@ _ROWS: Final[tuple[tuple[_Row, Callable[[Request], bool]], ...]] = (
     ((_affinity, "nearer to the containers it belongs to"), lambda request: bool(request.pull.weights)),
     ((_hints, "closer to what it uses"), lambda request: bool(request.pull.hints)),
     ((_memory_type, "memory of the kind it wants"), lambda request: bool(request.preferences.memory_types)),
-    ((_memory_fit, "its memory fits"), lambda request: request.memory_bytes > 0),
+    ((_memory_fit, "its memory fits"), lambda request: bool(request.memory_bytes)),
     ((_level, "nearer to the level it wants"), lambda request: request.burstable is not None),
     (
         (_headroom, "room up to its limit"),
         lambda request: request.qos is QoS.BURSTABLE and request.limit_mcpu is not None,
     ),
-    ((_tight_memory, "fewer memory nodes"), lambda request: request.memory_bytes > 0),
+    ((_tight_memory, "fewer memory nodes"), lambda request: bool(request.memory_bytes)),
     (
         (_speed, "more CPUs of the speed it wants"),
-        lambda request: request.priority is not Priority.NONE and request.exclusive > 0,
+        lambda request: request.priority is not Priority.NONE and bool(request.exclusive),
     ),
     ((_depth, "smaller"), lambda request: True),
-    ((_isolated, "more isolated CPUs free"), lambda request: request.exclusive > 0),
-    ((_sliceable, "more CPUs that can be sliced off"), lambda request: request.exclusive > 0),
+    ((_isolated, "more isolated CPUs free"), lambda request: bool(request.exclusive)),
+    ((_sliceable, "more CPUs that can be sliced off"), lambda request: bool(request.exclusive)),
     ((_alike, "fewer containers of its kind"), lambda request: not request.exclusive),
     ((_capacity, "more capacity"), lambda request: not request.exclusive),
     ((_index, "the higher one of equals"), lambda request: True),

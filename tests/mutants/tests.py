@@ -13,6 +13,9 @@ OPTIONS = (
 """-s: children share no capture file. Hypothesis is loaded before pytest could rewrite its assertions: no harm."""
 
 _ELSEWHERE = {
+    "nodecpu.dra.claims": ("unit/dra/test_values.py",),
+    "nodecpu.dra.devices": ("property/test_slices_valid.py",),
+    "nodecpu.dra.opaque": ("unit/dra/test_values.py",),
     "nodecpu.policy.affinity": ("unit/test_attraction.py",),
     "nodecpu.policy.allocate": ("unit/policy/test_resize.py", "unit/test_locality.py"),
     "nodecpu.policy.exclusive": ("unit/policy/test_resize.py", "unit/test_locality.py"),

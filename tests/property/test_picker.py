@@ -169,6 +169,11 @@ def test_a_socket_that_holds_a_request_is_preferred_to_fewer_nodes_in_two() -> N
     assert pick(machine, CpuSet.parse("0-2,4,6-7"), 5) == CpuSet.parse("0-2,6-7")
 
 
+def test_a_single_cpu_breaks_no_core_while_another_is_broken() -> None:
+    """K1: whatever was asked before, at the first request too."""
+    assert pick(build_units(build_topology(N4C16)), CpuSet.parse("0,4-5"), 1) == CpuSet.parse("0")
+
+
 def rank(topology: Topology, room: CpuSet, cpus: CpuSet) -> tuple[int, ...]:
     """Return what a division touches, and how many cores it leaves broken."""
     left = [room - cpus & core.cpus for core in topology.cores]

@@ -113,7 +113,8 @@ def test_what_is_not_understood_is_refused(config: object, version: str, words: 
 
 
 def test_parameters_are_bounded() -> None:
-    """C9: as large as the API server takes them, and no byte more."""
+    """C9: as large as the API server takes them, and no byte more. Source: validation of opaque parameters."""
+    assert MAX_PARAMETERS_BYTES == 10_240
     text = b'{"apiVersion": "v1alpha1", "cpuConfig": {"fullCores": true}'
     whole = text + b" " * (MAX_PARAMETERS_BYTES - len(text) - 1) + b"}"
     assert asked([Entry(opaque=Opaque(driver="dra.cpu", parameters=msgspec.Raw(whole)))], "a")[0].wishes

@@ -35,6 +35,15 @@ def test_so_many_rounds_within_the_window_are_the_last() -> None:
     assert fights.may_write(TWO, WANTED, now)
 
 
+def test_the_tenth_round_within_ten_minutes_is_the_last() -> None:
+    """E1: a round of just ten minutes ago does not count any more."""
+    fights = Fights()
+    assert [fights.wrote(ONE, WANTED, 1000.0 + number) for number in range(10)] == [False] * 9 + [True]
+    fights = Fights()
+    assert [fights.wrote(ONE, WANTED, 1000.0) for _ in range(9)] == [False] * 9
+    assert not fights.wrote(ONE, WANTED, 1600.0)
+
+
 def test_rounds_far_apart_are_no_fight() -> None:
     assert fought(5 * MOST, apart_s=WINDOW_S / 5)[0].given_up == ()
 

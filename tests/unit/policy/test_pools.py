@@ -166,6 +166,8 @@ def test_what_is_present_is_what_is_online_where_that_is_told() -> None:
         assert str(tree.present_memory(NodeSet([1, 9]))) == "1"
     nothing = PoolTree(told.pools, told.usable)
     assert str(nothing.present_memory(NodeSet([1, 9]))) == "1,9"
+    untold = PoolTree(told.pools, replace(told.usable, online=None))
+    assert str(untold.present(CpuSet.parse("12-15,99"))) == "12-15,99"
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,18 @@ def test_classes_follow_core_type_then_base_frequency_then_energy_preference(
 
 
 @pytest.mark.parametrize(
+    ("word", "number"),
+    [("performance", 0), ("balance_performance", 128), ("default", 128), ("balance_power", 192), ("power", 255)],
+)
+def test_words_of_the_energy_preference_stand_for_the_kernels_numbers(word: str, number: int) -> None:
+    """K4."""
+    alike = speed_classes(machine({0: {"epp": word}, 1: {"epp": str(number)}}))
+    assert (alike.high, alike.low) == (cpus(""), cpus(""))
+    slower = speed_classes(machine({0: {"epp": word}, 1: {"epp": str(number + 1)}}))
+    assert (slower.high, slower.low) == (cpus("0"), cpus("1"))
+
+
+@pytest.mark.parametrize(
     ("priority", "steps"),
     [
         (Priority.HIGH, ["4-5", "0-5", "0-7"]),

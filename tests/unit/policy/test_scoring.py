@@ -34,6 +34,15 @@ def best(node: Books, *, exclusive: int = 0, portion: int = 0) -> str:
     return best_pool(node.ledger, node.machine, request).pool.name
 
 
+def test_the_least_weight_draws_a_container_to_another() -> None:
+    """S, A: affinity comes before everything else, also before the company it would avoid."""
+    node = books()
+    first = create(node, "a", mcpu=500, qos=QoS.BURSTABLE)
+    assert create(node, "b", mcpu=500, qos=QoS.BURSTABLE).pool != first.pool
+    drawn = create(node, "c", mcpu=500, qos=QoS.BURSTABLE, pull=Pull(weights={first.id: 1}))
+    assert drawn.pool == first.pool
+
+
 def test_deepest_pool_with_enough_capacity_wins() -> None:
     """S."""
     node = books()

@@ -36,6 +36,14 @@ HYBRID = Shape(cores=6, threads=2, single_cores=(2, 3, 4, 5))
             N4C16, "0-15", 6, Wishes(spread=Spread.NUMA, full_cores=True), "0-5", id="even in cores, not in CPUs"
         ),
         pytest.param(N4C16, "0-3,8-15", 6, Wishes(spread=Spread.NUMA), "8-10,12-14", id="nodes of one socket"),
+        pytest.param(
+            Shape(sockets=2, nodes=3),
+            "0-19",
+            6,
+            Wishes(spread=Spread.NUMA),
+            "12-14,16-18",
+            id="of a socket of just two",
+        ),
         pytest.param(CACHES, "0-31", 4, Wishes(spread=Spread.L3), "0,4,8,12", id="a CPU of each of four caches"),
         pytest.param(
             CACHES, "0-15", 6, Wishes(spread=Spread.L3, full_cores=True), "0-1,4-5,8-9", id="a core of each cache"
