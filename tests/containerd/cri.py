@@ -48,7 +48,8 @@ class RunningPod:
 class Container:
     """A container that sleeps; ``shares`` are CPU shares (2: no CPU request), ``cdi`` qualified CDI device names.
 
-    ``quota_us`` is the CFS quota of each 100 ms, 0 for none.
+    ``quota_us`` is the CFS quota of each 100 ms, 0 for none; ``attempt`` counts from 0 and makes the name the runtime's
+    own: what is left of a failed one keeps its.
     """
 
     name: str = "main"
@@ -56,6 +57,7 @@ class Container:
     environment: tuple[tuple[str, str], ...] = ()
     shares: int = 2
     quota_us: int = 0
+    attempt: int = 0
 
 
 class Cri:
@@ -101,7 +103,7 @@ class Cri:
         """Create and start a container; returns its id."""
         on_host = cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER)
         config = cri.ContainerConfig(
-            metadata=cri.ContainerMetadata(name=container.name),
+            metadata=cri.ContainerMetadata(name=container.name, attempt=container.attempt),
             image=cri.ImageSpec(image=IMAGE),
             envs=[cri.KeyValue(key=key, value=value) for key, value in container.environment],
             labels={**_labels(running.pod), "io.kubernetes.container.name": container.name},

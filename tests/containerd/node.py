@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import signal
 import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -36,7 +37,7 @@ from tests.containerd.runtime import Containerd, running_containerd
 NODE_NAME = "test-node"
 NAMESPACE = "shop"
 START_TIMEOUT_S = 30.0
-CREATE_TIMEOUT_S = 20.0
+CREATE_TIMEOUT_S = 60.0
 CREATE_RETRY_S = 0.2
 SYSTEM = Path("/sys/devices/system")
 POLL_S = 0.01
@@ -159,13 +160,15 @@ class Node:
         if container.quota_us:
             self.cgroups.limit(pod.cgroup, container.quota_us)
         async with asyncio.timeout(CREATE_TIMEOUT_S):
-            while True:
+            for attempt in itertools.count():
+                tried = replace(container, attempt=attempt)
                 try:
-                    container_id = await asyncio.to_thread(self.containerd.cri.run_container, running, container)
+                    container_id = await asyncio.to_thread(self.containerd.cri.run_container, running, tried)
                 except grpc.RpcError:
                     await asyncio.sleep(CREATE_RETRY_S)  # a kubelet tries again too, only later
                 else:
                     return Started(running=running, container_id=container_id)
+        raise AssertionError("the time limit ends it")
 
     async def stop(self, started: Started) -> None:
         """Stop a pod and remove it, in the runtime first, as a kubelet does."""
