@@ -25,11 +25,8 @@ from nodecpu.topology.sysfs import read_topology
 
 _LOG = logging.getLogger(__name__)
 
-_SIGNS: Final = (
-    "sys/devices/system/cpu/online",
-    "sys/devices/system/node/online",
-    "sys/devices/system/node/has_memory",
-)
+_ONLINE: Final = "sys/devices/system/cpu/online"
+_NODES: Final = ("sys/devices/system/node/online", "sys/devices/system/node/has_memory")
 
 
 class Kubepods(Protocol):
@@ -43,7 +40,8 @@ class Kubepods(Protocol):
 class Signs:
     """What tells a machine from what it was before, in short."""
 
-    files: tuple[str | None, ...]
+    online: CpuSet | None
+    nodes: tuple[str | None, ...]
     kubepods: CpuSet | None
 
 
@@ -69,10 +67,10 @@ class Hotplug:
 
     async def look(self, service: Service) -> bool:
         """Take another machine into the books if it is another one; return whether. What fails is tried again."""
-        signs = self._look()
-        if signs == self._signs and CpuSet.parse(signs.files[0] or "") == self.topology.online:
-            return False
         try:
+            signs = self._look()
+            if signs == self._signs and signs.online == self.topology.online:
+                return False
             topology = await asyncio.to_thread(read_topology, self._root)
             arranged = self._arrange(topology, signs.kubepods)
             if topology == self.topology and arranged.usable == service.books.ledger.tree.usable:
@@ -89,7 +87,8 @@ class Hotplug:
 
     def _look(self) -> Signs:
         with KernelFiles(self._root) as files:
-            return Signs(files=tuple(files.text(path) for path in _SIGNS), kubepods=self._cgroups.kubepods())
+            nodes = tuple(files.text(path) for path in _NODES)
+            return Signs(online=files.cpus(_ONLINE), nodes=nodes, kubepods=self._cgroups.kubepods())
 
 
 def _tell(before: Topology, now: Topology, arranged: Arrangement) -> None:

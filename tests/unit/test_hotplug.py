@@ -248,6 +248,22 @@ def test_machine_that_cannot_be_followed_is_told_and_tried_again(
     play(scene, story)
 
 
+def test_machine_that_cannot_be_read_is_told_and_ends_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """T1, T6: neither odd text nor files that cannot be opened are a reason to end."""
+
+    async def story(plugged: Plugged) -> None:
+        online = scene.directory / "sys/devices/system/cpu/online"
+        online.write_text("0-\n")
+        assert not await plugged.hotplug.look(plugged.node.service)
+        away = scene.directory.rename(scene.directory.with_name(f"{scene.directory.name}-away"))
+        assert not await plugged.hotplug.look(plugged.node.service)
+        away.rename(scene.directory)
+        assert caplog.text.count("the books cannot follow") == 2
+        assert await plugged.change(offline("5"))
+
+    play(scene, story)
+
+
 @settings(max_examples=30)
 @given(changes=st.lists(st.sets(st.integers(0, 14), max_size=13), min_size=1, max_size=4))
 @example(changes=[{0, 1, 2, 3, 8, 9, 11, 12, 13, 14}])  # a socket of as many CPUs as a node that is whole
