@@ -128,7 +128,7 @@ class SlicePublisher:
         self._made: tuple[_Wanted, Form, Pool] | None = None
         self._told: tuple[str, ...] = ()
         self._due = asyncio.Event()
-        self._asked = asyncio.Event()
+        self._asked = asyncio.Event()  # until what was asked for is stored: till then a difference is not others' doing
         self._failures = Backoff(first_s=wait_s, cap_s=30.0)
         self._repairs = Backoff(first_s=wait_s, cap_s=30.0)
         self._repaired_at = float("-inf")
@@ -212,13 +212,13 @@ class SlicePublisher:
         self._lists_refused = False
         self._accepted.clear()
         self._dropped.clear()
+        self._asked.set()
 
     async def _reconcile(self) -> None:
-        asked = self._asked.is_set()
-        self._asked.clear()
         await self._learn_version()
-        if self._plan() and not asked:
+        if self._plan() and not self._asked.is_set():
             await self._pause_before_repair()
+            self._asked.set()
         # The plan is made anew after each wait: it is made of what is known then.
         for _ in range(_PASSES):
             writes = self._plan()
@@ -230,6 +230,8 @@ class SlicePublisher:
                     break
         else:
             raise LinkError("slices do not become what was written", hint="something changes them on their way")
+        if self._stored is not None:
+            self._asked.clear()
         await self._learn_version()  # of a server that lacks something, to notice when it is another one
         self._failures.reset()
         self._in_step()
