@@ -3,7 +3,7 @@
 For each request of a claim one file on the host, bind-mounted into the container by a CDI device of its own. The text
 is pure; the files are a worker's. Invariants (C11): the ids that were answered stay resolvable until unprepare,
 whatever the configuration says meanwhile; a file is rewritten in place, since a container that mounts it would not see
-another one under its name. Source: interfaces.md 2.5.
+another one under its name. Source: interfaces.md 2.5; Kubernetes 1.37 dynamic-resource-allocation/api/metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from nodecpu.ids import ClaimUID
 from nodecpu.policy.grants import ClaimGrant, ResultGrant
 from nodecpu.topology.model import Topology
 
-API_VERSION: Final = "metadata.resource.k8s.io/v1alpha1"
+API_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
+"""The same object is written once in each, newest first: readers of Kubernetes 1.36 know the older one alone."""
+
+_MAX_TEXT: Final = 64
+"""Characters of an attribute's text. Source: resource/v1 DeviceAttribute, by which readers may check the file."""
+
 _IN_CONTAINER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 
 Value = bool | int | str | tuple[int, ...]
@@ -38,7 +43,7 @@ def describer(topology: Topology, driver: str) -> Describe:
     """Return what tells of a machine's CPUs: what holds for all of them, and lists with one entry per CPU.
 
     The lists are in the order of ``cpuIDs``; -1 stands for what is not known. Core ids are unique within the die, die
-    ids within the socket.
+    ids within the socket. ``cpuset`` is left out where it is longer than an attribute may be.
     """
 
     threads = threads_of(topology)
@@ -46,7 +51,9 @@ def describer(topology: Topology, driver: str) -> Describe:
     def describe(cpus: CpuSet) -> Mapping[str, Value]:
         known = [topology.cpus[cpu] for cpu in cpus if cpu in topology.cpus]
         told: dict[str, Value] = dict(attributes_of(topology, threads, cpus, driver))
-        told |= {f"{driver}/numCPUs": len(cpus), f"{driver}/cpuset": str(cpus)}
+        told[f"{driver}/numCPUs"] = len(cpus)
+        if len(text := str(cpus)) <= _MAX_TEXT:
+            told[f"{driver}/cpuset"] = text
         if known:
             told |= {
                 f"{driver}/cpuIDs": tuple(cpu.id for cpu in known),
@@ -80,7 +87,7 @@ def container_path(driver: str, grant: ClaimGrant, request: str) -> str:
 
 
 def metadata_text(driver: str, grant: ClaimGrant, request: str, describe: Describe, *, generation: int) -> bytes:
-    """Return the content of a request's file: one JSON object and a newline."""
+    """Return the content of a request's file: one JSON object and a newline for each version, newest first."""
     named: dict[str, list[object]] = {}
     for result in grant.results:
         if result.base_request == request:
@@ -88,11 +95,11 @@ def metadata_text(driver: str, grant: ClaimGrant, request: str, describe: Descri
             device = {"driver": driver, "pool": result.pool, "name": result.device, "attributes": attributes}
             named.setdefault(result.request, []).append(device)
     about = {"name": grant.name, "namespace": grant.namespace, "uid": grant.uid, "generation": generation}
-    written: dict[str, object] = {"apiVersion": API_VERSION, "kind": "DeviceMetadata", "metadata": about}
+    written: dict[str, object] = {"kind": "DeviceMetadata", "metadata": about}
     if grant.pod_claim:
         written["podClaimName"] = grant.pod_claim
     written["requests"] = [{"name": name, "devices": devices} for name, devices in named.items()]
-    return msgspec.json.encode(written) + b"\n"
+    return b"".join(msgspec.json.encode({"apiVersion": version, **written}) + b"\n" for version in API_VERSIONS)
 
 
 def _typed(value: Value) -> Mapping[str, object]:
@@ -222,7 +229,7 @@ class MetadataFiles:
 
 def _generation(text: bytes) -> int:
     try:
-        return max(0, msgspec.json.decode(text, type=_Written).metadata.generation)
+        return max(0, msgspec.json.decode(text.partition(b"\n")[0], type=_Written).metadata.generation)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return 0
 

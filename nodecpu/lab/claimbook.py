@@ -67,7 +67,7 @@ class ClaimBook:
         """Return the CPUs that each device metadata file of a container tells, by the file's path in there."""
         known = read_specs(self._cdi).devices
         mounts = [mount for cdi_id in record.config.cdi for mount in known[cdi_id].mounts]
-        return {inside: _cpus_told(json.loads(Path(host).read_text())) for host, inside in mounts}
+        return {inside: _cpus_told(_metadata(Path(host).read_text())) for host, inside in mounts}
 
     def resolve(self, plans: Mapping[str, ClaimPlan], key: str) -> str:
         """Return what ``uid:NAME`` or ``cpus:NAME`` stands for in a pod's environment."""
@@ -87,6 +87,12 @@ class ClaimBook:
                 if effective is not None and uid not in own and effective.cpus & cpus:
                     return f"{record.label} runs on {effective.cpus & cpus} of claim {uid}"
         return ""
+
+
+def _metadata(text: str) -> JsonObject:
+    """Return what a reader of Kubernetes 1.36 takes of a metadata file: the first object that it knows (KEP-5304)."""
+    told: list[JsonObject] = [json.loads(line) for line in text.splitlines()]
+    return next(one for one in told if one.get("apiVersion") == "metadata.resource.k8s.io/v1alpha1")
 
 
 def _cpus_told(metadata: JsonObject) -> CpuSet:

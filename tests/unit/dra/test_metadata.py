@@ -45,6 +45,10 @@ def plain(cpus: CpuSet) -> Mapping[str, str]:
     return {"dra.cpu/cpuset": str(cpus)}
 
 
+def first_line(path: Path) -> bytes:
+    return path.read_bytes().splitlines()[0]
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> ClaimFiles:
     specs = CdiDirectory(tmp_path / "cdi", driver="dra.cpu")
@@ -57,14 +61,16 @@ def test_ids_are_one_for_each_request() -> None:
     assert requests_of("dra.cpu", made) == {"a": f"dra.cpu/metadata={UID}_a", "b": f"dra.cpu/metadata={UID}_b"}
 
 
-def test_text_is_one_object_of_the_known_form() -> None:
-    """D6."""
+def test_text_is_one_object_of_the_known_form_in_each_version_newest_first() -> None:
+    """D6: a reader takes the first that it knows."""
     made = grant(result("a/small", "4-5"), result("b", "6"), pod_claim="cpus")
     text = metadata_text("dra.cpu", made, "a", plain, generation=3)
     assert text.endswith(b"}\n")
-    assert text.count(b"\n") == 1
-    assert json.loads(text) == {
-        "apiVersion": "metadata.resource.k8s.io/v1alpha1",
+    told = [json.loads(line) for line in text.splitlines()]
+    versions = [one.pop("apiVersion") for one in told]
+    assert versions == ["metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1"]
+    assert told[0] == told[1]
+    assert told[0] == {
         "kind": "DeviceMetadata",
         "metadata": {"name": "web", "namespace": "shop", "uid": UID, "generation": 3},
         "podClaimName": "cpus",
@@ -103,6 +109,19 @@ def test_each_cpu_has_its_core_cache_numa_node_and_socket(tmp_path: Path) -> Non
     assert describe(CpuSet())["dra.cpu/numCPUs"] == 0
 
 
+def test_attributes_keep_to_what_readers_may_check(tmp_path: Path) -> None:
+    """D6: 32 attributes, texts of 64 characters; the numbers tell a set that is longer than that."""
+    write_machine(parse_machine("2 sockets, 4 nodes, 8 cores, 2 threads"), tmp_path)
+    describe = describer(read_topology(tmp_path), "dra.cpu")
+    scattered = CpuSet(range(0, 128, 2))
+    told = describe(scattered)
+    assert len(told) <= 32
+    assert all(len(value) <= 64 for value in told.values() if isinstance(value, str))
+    assert told["dra.cpu/cpuIDs"] == tuple(scattered)
+    assert "dra.cpu/cpuset" not in told
+    assert describe(CpuSet.parse("0-63"))["dra.cpu/cpuset"] == "0-63"
+
+
 @pytest.mark.parametrize(("pod_claim", "path"), [("", "resourceclaims/web"), ("cpus", "resourceclaimtemplates/cpus")])
 def test_path_in_the_container_is_the_conventions(pod_claim: str, path: str) -> None:
     """D6: a workload knows the names of its pod's spec, not those of claims made of templates."""
@@ -127,7 +146,7 @@ def test_files_are_readable_mounted_and_resolvable(files: ClaimFiles, tmp_path: 
         assert stat.S_IMODE(Path(host).stat().st_mode) == 0o644
         for directory in (Path(host).parent, Path(host).parent.parent):
             assert stat.S_IMODE(directory.stat().st_mode) == 0o755
-        assert json.loads(Path(host).read_text())["metadata"]["generation"] == 1
+        assert json.loads(first_line(Path(host)))["metadata"]["generation"] == 1
 
 
 def test_change_is_written_in_place_with_a_higher_generation(files: ClaimFiles, tmp_path: Path) -> None:
@@ -136,10 +155,10 @@ def test_change_is_written_in_place_with_a_higher_generation(files: ClaimFiles, 
     files.write(grant(result("a", "4-5,8-11")))
     inode = path.stat().st_ino
     files.write(grant(result("a", "4-5,8-11")))
-    assert json.loads(path.read_text())["metadata"]["generation"] == 1
+    assert json.loads(first_line(path))["metadata"]["generation"] == 1
     files.write(grant(result("a", "6")))
     assert path.stat().st_ino == inode
-    told = json.loads(path.read_text())
+    told = json.loads(first_line(path))
     assert told["metadata"]["generation"] == 2
     assert told["requests"][0]["devices"][0]["attributes"] == {"dra.cpu/cpuset": {"string": "6"}}
 
@@ -150,7 +169,17 @@ def test_damaged_file_is_made_anew(files: ClaimFiles, tmp_path: Path, damage: st
     files.write(grant(result("a", "4-5")))
     path.write_text(damage)
     files.write(grant(result("a", "4-5")))
-    assert json.loads(path.read_text())["metadata"]["generation"] == 1
+    assert json.loads(first_line(path))["metadata"]["generation"] == 1
+
+
+def test_file_that_is_cut_short_is_written_whole_and_tells_of_it(files: ClaimFiles, tmp_path: Path) -> None:
+    """D6: by a crash in the middle of it; the generation never goes back while it can be read."""
+    path = tmp_path / HOST / "a.json"
+    files.write(grant(result("a", "4-5")))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    files.write(grant(result("a", "4-5")))
+    assert path.read_bytes() == whole.replace(b'"generation":1', b'"generation":2')
 
 
 def test_claim_without_answered_metadata_has_none(files: ClaimFiles, tmp_path: Path) -> None:
