@@ -326,8 +326,10 @@ class Claims:
         disk, specs = self._doors.disk, self._doors.specs
         old = self._books.ledger.claims.get(grant.uid)
         before = () if old is None or old.unproven else (old,)
-        left = tuple(sorted(self._leftover - self._books.ledger.claims.keys() - {grant.uid}))
-        self._books.ledger.hold(grant.uid, grant.cpus)
+        ledger = self._books.ledger
+        ledger.hold(grant.uid, grant.cpus)
+        # Not the rows of those that are being prepared again: this job may come after the one that writes them.
+        left = tuple(sorted(self._leftover - ledger.claims.keys() - ledger.holds.keys()))
         try:
             await disk.submit(Job(puts=(grant,), drops=left, after=lambda: _write(specs, grant), undo=before))
         except NodeCpuError:

@@ -76,6 +76,27 @@ def test_row_left_by_a_spec_that_could_not_be_written_goes_as_well(
     play(scene, story)
 
 
+def test_row_left_behind_is_not_dropped_once_its_claim_is_prepared_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: nor by a claim that is committed after it and before the books know of it."""
+
+    async def story(node: Node) -> None:
+        with monkeypatch.context() as broken:
+            fail_after(node, 1, broken)
+            node.specs.fails = True
+            with pytest.raises(StateError, match="the disk is full"):
+                await node.prepare(FIRST, budget_s=0)
+            node.specs.fails = False
+        commit = node.started.claim_store.commit
+        with monkeypatch.context() as single:
+            single.setattr(node.started.claim_store, "commit", lambda jobs: [commit([job]) for job in jobs])
+            await asyncio.gather(node.prepare(FIRST), node.prepare(SECOND))
+        assert stored(node).keys() == {"claim-1", "claim-2"}
+
+    play(scene, story)
+
+
 def test_claims_that_share_cpus_in_the_database_are_told_apart_at_the_start(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
