@@ -146,6 +146,7 @@ class SlicePublisher:
         wanted = _Wanted(devices=tuple(devices), closed=closed, counted=counted)
         if wanted == self._wanted:
             return
+        self.status = replace(self.status, in_step=False)
         if self._wanted is not None and closed != self._wanted.closed:
             self.status = replace(self.status, withheld=False)
         self._wanted = wanted
@@ -234,7 +235,8 @@ class SlicePublisher:
             self._asked.clear()
         await self._learn_version()  # of a server that lacks something, to notice when it is another one
         self._failures.reset()
-        self._in_step()
+        if not self._asked.is_set():  # else something was asked for meanwhile
+            self._in_step()
 
     def _pool(self) -> Pool:
         wanted = self._wanted

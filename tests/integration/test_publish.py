@@ -125,8 +125,11 @@ def test_only_changes_in_meaning_are_written() -> None:
             await until(lambda: publisher.status.in_step)
             mark = len(one.trace)
             publisher.publish(devices(4, 4))
+            before = publisher.status.in_step
             publisher.publish(devices(4, 3))
-            await until(lambda: one.devices() == ["cpudev000:4", "cpudev001:3"])
+            assert (before, publisher.status.in_step) == (True, False)
+            await until(lambda: publisher.status.in_step)
+            assert one.devices() == ["cpudev000:4", "cpudev001:3"]
             assert len(one.calls("update", since=mark)) == 1
             assert generations(one) == [1]
             publisher.publish(())
