@@ -30,4 +30,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return subprocess.run(_RESTART, check=False).returncode
     except FileNotFoundError as error:
-        raise HostError("the daemon cannot be restarted: there is no systemctl here") from error
+        raise HostError(
+            "the daemon cannot be restarted: there is no systemctl here",
+            hint="restart it by whatever started it; nodecpu restart --only-wait waits all the same",
+        ) from error
