@@ -62,14 +62,14 @@ class Pods:
 
     def listed(self, pods: Sequence[PodSpec]) -> None:
         """Replace what is known by all pods there are; raises StateError."""
-        running = {grant.pod_uid for grant in self._books.ledger.containers.values()}
         found: dict[PodUID, PodSpec] = {}
         for pod in sorted(pods, key=lambda pod: pod.is_mirror):
             if _may_enter(pod, found.get(pod.runtime_uid) or self._by_uid.get(pod.runtime_uid)):
                 found[pod.runtime_uid] = pod
-        gone = [uid for uid in self._by_uid if uid not in found and uid not in running]
+        gone = [uid for uid in self._by_uid if uid not in found and not self._books.ledger.of_pod(uid)]
         changed = [pod for uid, pod in found.items() if self._by_uid.get(uid) != pod]
-        self._store.commit_pods(changed, [self._by_uid[uid].uid for uid in gone])
+        drops = [self._by_uid[uid].uid for uid in gone]
+        self._store.commit_pods(changed, [*drops, *(old for pod in changed for old in self._replaced(pod))])
         for uid in gone:
             del self._by_uid[uid]
         self._by_uid.update(found)
@@ -80,7 +80,7 @@ class Pods:
         old = self._by_uid.get(pod.runtime_uid)
         if old == pod or not _may_enter(pod, old):
             return False
-        self._store.commit_pods([pod], [])
+        self._store.commit_pods([pod], self._replaced(pod))
         self._by_uid[pod.runtime_uid] = pod
         return True
 
@@ -91,6 +91,11 @@ class Pods:
             return
         self._store.commit_pods([], [uid])
         del self._by_uid[pod.runtime_uid]
+
+    def _replaced(self, pod: PodSpec) -> tuple[PodUID, ...]:
+        """Return the UID of the pod whose place another one takes, a mirror's that was made anew, say."""
+        old = self._by_uid.get(pod.runtime_uid)
+        return () if old is None or old.uid == pod.uid else (old.uid,)
 
 
 def _may_enter(pod: PodSpec, old: PodSpec | None) -> bool:

@@ -81,3 +81,25 @@ def test_a_static_pod_is_known_by_its_mirror(scene: Scene) -> None:
         assert len(node.create(static.sandbox, static.container("c1"))) == 2
 
     play(scene, story)
+
+
+@pytest.mark.parametrize("listed_again", [False, True], ids=["seen", "listed"])
+def test_a_mirror_made_anew_is_the_one_that_a_restart_knows(scene: Scene, *, listed_again: bool) -> None:
+    """N1, L2: the row of the one before would stand for the same static pod."""
+    mirror = replace(PodShape(number=2).spec, uid=PodUID("the-mirror"))
+    anew = replace(mirror, uid=PodUID("a-mirror-made-anew"))
+
+    async def whole() -> None:
+        node = scene.boot()
+        node.service.pods_listed([mirror])
+        if listed_again:
+            node.service.pods_listed([anew])
+        else:
+            node.service.pod_seen(anew)
+        await node.crash()
+        again = scene.boot()
+        assert [pod.uid for pod in again.service.pods] == [anew.uid]
+        assert len(again.started.pods) == 1
+        await again.crash()
+
+    asyncio.run(whole())
