@@ -71,7 +71,9 @@ class Asking:
 
     def _pull(self, rules: Rules, sandbox: Sandbox, container: Container, preferences: Preferences) -> Pull:
         """Return where a container is drawn to: to others, and to what it uses (S)."""
-        found = attraction(rules, self._books.ledger, self._pods.get, sandbox, container, preferences, self.locality)
+        found = attraction(
+            rules, self._books.ledger, self._pods.of_container, sandbox, container, preferences, self.locality
+        )
         if found.problems:
             problems = Annotated(problems=found.problems)
             reported(problems, self._counters, self.reports, self._pods.subject(sandbox), container)

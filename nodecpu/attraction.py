@@ -8,11 +8,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from nodecpu.ids import ContainerID, PodUID
+from nodecpu.ids import ContainerID
 from nodecpu.locality import Wanted, patterns
 from nodecpu.policy.affinity import MAX_TEXT, Subject, affinities_of, weights
 from nodecpu.policy.annotations import Fault, HintSource, Preferences, Problem
 from nodecpu.policy.facts import Container, PodSpec, Sandbox
+from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.ledger import Ledger
 from nodecpu.policy.pull import NO_PULL, Hint, Pull, colocated
 from nodecpu.policy.rules import Rules
@@ -38,7 +39,7 @@ class Nearness(Protocol):
 def attraction(  # noqa: PLR0913 - each is a fact of its own
     rules: Rules,
     ledger: Ledger,
-    spec_of: Callable[[PodUID], PodSpec | None],
+    spec_of: Callable[[ContainerGrant], PodSpec | None],
     sandbox: Sandbox,
     container: Container,
     preferences: Preferences,
@@ -65,7 +66,7 @@ def attraction(  # noqa: PLR0913 - each is a fact of its own
         except ValueError as error:
             problems.append(Problem(fault=Fault.VALUE, text=f"{rules.annotation_domain}/{key}: {error}"))
             continue
-        subjects = [Subject(grant=grant, pod=spec_of(grant.pod_uid)) for grant in ledger.containers.values()]
+        subjects = [Subject(grant=grant, pod=spec_of(grant)) for grant in ledger.containers.values()]
         for container_id, weight in weights(found, sandbox.uid, subjects).items():
             drawn[container_id] = drawn.get(container_id, 0) + weight
     wanted = _wanted(rules, preferences)

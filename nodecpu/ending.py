@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from nodecpu.errors import LinkError, NodeCpuError
-from nodecpu.ids import PodUID
 from nodecpu.policy.facts import ContainerState, PodSpec
 from nodecpu.policy.grants import ContainerGrant
 
@@ -21,15 +20,15 @@ _PAUSE_S: Final = 0.5
 _SHOWN: Final = 5
 
 
-def terminating(containers: Iterable[ContainerGrant], spec_of: Callable[[PodUID], PodSpec | None]) -> tuple[str, ...]:
+def terminating(
+    containers: Iterable[ContainerGrant], spec_of: Callable[[ContainerGrant], PodSpec | None]
+) -> tuple[str, ...]:
     """Return the names of those containers whose pods are to end, sorted: namespace/pod/container."""
     return tuple(
         sorted(
             f"{one.namespace}/{one.pod}/{one.name}"
             for one in containers
-            if one.state is not ContainerState.STOPPED
-            and (spec := spec_of(one.pod_uid)) is not None
-            and spec.terminating
+            if one.state is not ContainerState.STOPPED and (spec := spec_of(one)) is not None and spec.terminating
         )
     )
 

@@ -14,6 +14,7 @@ from nodecpu.books import Books
 from nodecpu.ids import PodUID
 from nodecpu.log import kv
 from nodecpu.policy.facts import PodSpec, Sandbox
+from nodecpu.policy.grants import ContainerGrant
 from nodecpu.reports import POD, Subject
 
 _LOG = logging.getLogger(__name__)
@@ -35,20 +36,16 @@ class Pods:
         self._store = store
         self._by_uid: dict[PodUID, PodSpec] = {}
 
-    def __contains__(self, uid: PodUID) -> bool:
-        return uid in self._by_uid
-
     def __iter__(self) -> Iterator[PodSpec]:
         return iter(self._by_uid.values())
 
-    def get(self, uid: PodUID) -> PodSpec | None:
-        """Return a pod as last seen."""
-        return self._by_uid.get(uid)
-
     def of(self, sandbox: Sandbox) -> PodSpec | None:
-        """Return the pod of a sandbox as last seen, if it is the same by name: a mirror's UID proves nothing."""
-        spec = self._by_uid.get(sandbox.uid)
-        return None if spec is None or (spec.namespace, spec.name) != (sandbox.namespace, sandbox.name) else spec
+        """Return the pod of a sandbox as last seen."""
+        return self._named(sandbox.uid, sandbox.namespace, sandbox.name)
+
+    def of_container(self, grant: ContainerGrant) -> PodSpec | None:
+        """Return the pod of a container as last seen."""
+        return self._named(grant.pod_uid, grant.namespace, grant.pod)
 
     def subject(self, sandbox: Sandbox) -> Subject:
         """Return the pod as the API server knows it: a static pod is known there by its mirror's UID."""
@@ -91,6 +88,11 @@ class Pods:
             return
         self._store.commit_pods([], [uid])
         del self._by_uid[pod.runtime_uid]
+
+    def _named(self, uid: PodUID, namespace: str, name: str) -> PodSpec | None:
+        """Return a pod if it is the same by name as well: a mirror's UID proves nothing."""
+        spec = self._by_uid.get(uid)
+        return None if spec is None or (spec.namespace, spec.name) != (namespace, name) else spec
 
     def _replaced(self, pod: PodSpec) -> tuple[PodUID, ...]:
         """Return the UID of the pod whose place another one takes, a mirror's that was made anew, say."""

@@ -36,8 +36,8 @@ class QuotaFiles(Protocol):
 class Pods(Protocol):
     """What is known of pods, and who tells something on them."""
 
-    def spec_of(self, uid: PodUID) -> PodSpec | None:
-        """Return a pod as last seen."""
+    def spec_of(self, grant: ContainerGrant) -> PodSpec | None:
+        """Return the pod of a container as last seen."""
 
     def tell(self, grant: ContainerGrant, reason: str, message: str) -> None:
         """Report something of a container on its pod."""
@@ -85,7 +85,7 @@ class Quotas:
         where = next((grant for grant in grants if grant.path), None)
         if where is None:
             return True
-        spec = self._pods.spec_of(where.pod_uid)
+        spec = self._pods.spec_of(where)
         need_us = pod_quota_us(grants, None if spec is None else spec.pod_limit_mcpu)
         if need_us is None:
             return True

@@ -70,7 +70,7 @@ def _asked(service: Service, rules: Rules, grant: ContainerGrant, *, reserved: b
     sandbox = service.sandbox_of(grant)
     if sandbox is None:
         return None
-    spec = service.spec_of(grant.pod_uid)
+    spec = service.spec_of(grant)
     container = Container(id=grant.id, sandbox_id=grant.sandbox_id, name=grant.name)
     told = told_of(sandbox, container, spec)
     told = replace(

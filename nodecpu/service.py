@@ -303,9 +303,9 @@ class Service:
     def has_strangers(self, uid: ClaimUID) -> bool:
         """Return whether a container that shows or holds a claim is of a pod that the API server has not told of."""
         sandboxes = (self._sandboxes.get(c.sandbox_id) for c in self._unproven.values() if uid in shown_by(c))
-        pods = {sandbox.uid for sandbox in sandboxes if sandbox is not None}
-        pods |= {grant.pod_uid for grant in self.books.ledger.holders(uid)}
-        return any(pod not in self.pods for pod in pods)
+        pods = [self.pods.of(sandbox) for sandbox in sandboxes if sandbox is not None]
+        pods += [self.spec_of(grant) for grant in self.books.ledger.holders(uid)]
+        return None in pods
 
     def judge(self) -> None:
         """Judge again the containers that could not be judged: a claim of theirs was confirmed."""
@@ -438,7 +438,7 @@ class Service:
     def _require_pod(self, sandbox: Sandbox, seen: Seen) -> None:
         """Raise NotReady for a pod that is not known yet, where the books lost what its container was given."""
         pinned = bool(seen.cpus) and not self.books.ledger.tree.usable.all <= seen.cpus
-        if pinned and self.containers_lost and not self.pods.are_listed and sandbox.uid not in self.pods:
+        if pinned and self.containers_lost and not self.pods.are_listed and self.pods.of(sandbox) is None:
             raise NotReady(f"pod {sandbox.namespace}/{sandbox.name}: the books were lost, its spec is not known yet")
 
     def _judge_unproven(self) -> None:
@@ -523,13 +523,13 @@ class Service:
         self._watchers.freed()
         self.tell_pending()
 
-    def spec_of(self, uid: PodUID) -> PodSpec | None:
-        """Return a pod as last seen."""
-        return self.pods.get(uid)
+    def spec_of(self, grant: ContainerGrant) -> PodSpec | None:
+        """Return the pod of a container as last seen."""
+        return self.pods.of_container(grant)
 
     def tell(self, grant: ContainerGrant, reason: str, message: str) -> None:
         """Report something of a container on its pod."""
-        spec = self.pods.get(grant.pod_uid)
+        spec = self.spec_of(grant)
         uid = grant.pod_uid if spec is None else spec.uid
         self.reports.report(Subject(kind=POD, namespace=grant.namespace, name=grant.pod, uid=uid), reason, message)
 

@@ -19,7 +19,7 @@ from tests.unit.policy.machines import books
 
 def problems(text: str) -> list[str]:
     preferences = Preferences(affinity=text)
-    found = attraction(Rules(), books().ledger, lambda uid: None, sandbox(), container(), preferences)
+    found = attraction(Rules(), books().ledger, lambda grant: None, sandbox(), container(), preferences)
     assert not found.pull
     return [problem.text for problem in found.problems]
 

@@ -59,7 +59,7 @@ def test_containers_of_pods_that_are_to_end_terminate_until_they_have_stopped() 
         container("app", pod="db-0"),
         container("app", pod="stranger"),
     ]
-    assert terminating(containers, pods.get) == ("shop/web-0/app", "shop/web-0/side")
+    assert terminating(containers, lambda one: pods.get(one.pod_uid)) == ("shop/web-0/app", "shop/web-0/side")
 
 
 @pytest.mark.parametrize("when", ["2026-11-30T12:00:00Z", None])

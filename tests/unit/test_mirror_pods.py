@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from nodecpu.ending import terminating
 from nodecpu.ids import PodUID
 from nodecpu.policy.facts import PodSpec, QoS
 from tests.node import Node, PodShape, Scene, play
@@ -79,6 +80,21 @@ def test_a_static_pod_is_known_by_its_mirror(scene: Scene) -> None:
         node.service.pods_listed([mirror])
         node.service.pod_seen(replace(mirror, uid=PodUID("mirror-2-again")))
         assert len(node.create(static.sandbox, static.container("c1"))) == 2
+
+    play(scene, story)
+
+
+def test_a_forged_mirror_is_nobodys_pod_to_whoever_asks(scene: Scene) -> None:
+    """N1, R6: not for its quota, affinities, events and reloads, nor for what a planned restart waits for."""
+
+    async def story(node: Node) -> None:
+        node.service.pod_seen(replace(forged(), terminating=True))
+        node.create(MODEST.sandbox, MODEST.container("c1"))
+        (grant,) = node.service.books.ledger.containers.values()
+        assert node.service.spec_of(grant) is None
+        assert terminating([grant], node.service.spec_of) == ()
+        node.service.pod_seen(MODEST.spec)
+        assert node.service.spec_of(grant) == MODEST.spec
 
     play(scene, story)
 
