@@ -114,6 +114,12 @@ class Nri:
         "90",
         "Place among the runtime's plugins: they are called in rising order, and a later one has the last word.",
     )
+    hold_off_s: float = _setting(
+        Seconds(0, 3600),
+        120.0,
+        "How long the daemon, just started, waits before it registers while containers are being terminated:"
+        " containerd creates nothing from a registration on until such a stop has ended.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from nodecpu.dra.devices import gone_devices, offered_devices
 from nodecpu.dra.files import ClaimFiles
 from nodecpu.dra.metadata import MetadataFiles, describer
 from nodecpu.dra.podresources import PodResources
-from nodecpu.ending import listed, terminating
+from nodecpu.ending import HELD_OFF, being_stopped, hold_off, listed, terminating
 from nodecpu.enforce.audit import Audit, CgroupProbe, Means
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.quota import CpuQuotas
@@ -270,7 +270,7 @@ class Daemon:
                 running = [
                     tasks.create_task(work, name=name)
                     for name, work in (
-                        ("nri", link.run()),
+                        ("nri", self._serve_runtime(link)),
                         ("admin", admin.serve()),
                         ("audit", self._audit.run()),
                         ("export", self._export.run()),
@@ -290,6 +290,33 @@ class Daemon:
             self._started.claim_store.close()
             self._started.container_store.close()
             kv(_LOG, logging.INFO, "stopped", count=len(self._service.books.ledger.claims))
+
+    async def _serve_runtime(self, link: nri.Link) -> None:
+        """Register as soon as that holds up nobody (R6), and stay linked."""
+        await hold_off(
+            self._being_stopped,
+            limit_s=self._config.nri.hold_off_s,
+            clock=time.monotonic,
+            pause=self._is_told_to_stop_within,
+            told=self._tell_held_off,
+        )
+        await link.run()
+
+    def _being_stopped(self) -> tuple[str, ...]:
+        containers = self._service.books.ledger.containers.values()
+        return being_stopped(containers, self._service.spec_of, self._cgroups.is_populated)
+
+    async def _is_told_to_stop_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+    def _tell_held_off(self, words: str) -> None:
+        kv(_LOG, logging.WARNING, "runtime link held off", state=words)
+        self._nri_state = LinkState(state=HELD_OFF, reason=words)
+        self._lost_at = self._lost_at or time.monotonic()
+        self._tell_status()
 
     def link_changed(self, state: nri.LinkState, detail: str) -> None:
         """Take note of how the link to the runtime fares."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from nodecpu.ending import HELD_OFF
 from nodecpu.nri.versions import CONTAINERD_SHOWS_CDI, DEADLOCK_FIX, RuntimeVersion, runtime_version
 from nodecpu.preflight.files import NOTHING, Values, merged, part, read_toml, texts
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
@@ -119,6 +120,10 @@ def link_finding(path: Path, runtimes: Sequence[Runtime], version: RuntimeVersio
     """Return whether the daemon is connected to the NRI socket; ``away`` says how it is not."""
     if not away:
         return ok("NRI socket", f"{path}: connected")
+    if away.startswith(HELD_OFF):
+        return warning(
+            "NRI socket", f"{path}: {away}", "wait for that, or set nri.hold_off_s lower and restart nodecpu"
+        )
     remedy = _nri_remedy("cri-o" if _is_crio(runtimes, version) else "containerd")
     return failed("NRI socket", f"{path}: {away}", remedy)
 

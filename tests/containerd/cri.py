@@ -128,6 +128,11 @@ class Cri:
         request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
         return self._call("ContainerStatus", request, cri.ContainerStatusResponse)
 
+    def stop_container(self, container_id: str, *, grace_s: int) -> None:
+        """Have the container end of itself, and be killed if it has not after ``grace_s``; returns when it is gone."""
+        request = cri.StopContainerRequest(container_id=container_id, timeout=grace_s)
+        self._call("StopContainer", request, cri.StopContainerResponse, timeout_s=grace_s + CALL_TIMEOUT_S)
+
     def remove_container(self, container_id: str) -> None:
         """Stop the container at once and remove it."""
         self._call("StopContainer", cri.StopContainerRequest(container_id=container_id), cri.StopContainerResponse)
@@ -143,13 +148,13 @@ class Cri:
             "RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox), cri.RemovePodSandboxResponse
         )
 
-    def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+    def _call(self, method: str, request: Message, reply: type[_Reply], *, timeout_s: float = CALL_TIMEOUT_S) -> _Reply:
         call: grpc.UnaryUnaryMultiCallable[Message, _Reply] = self._channel.unary_unary(
             f"/runtime.v1.RuntimeService/{method}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=reply.FromString,
         )
-        return call(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
+        return call(request, timeout=timeout_s, wait_for_ready=True)
 
 
 def _labels(pod: Pod) -> dict[str, str]:

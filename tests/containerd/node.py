@@ -20,11 +20,15 @@ import grpc
 import pytest
 import tomli_w
 
+from nodecpu.admin.client import fetch_state
+from nodecpu.admin.state import NodeState
 from nodecpu.cpuset import CpuSet, NodeSet
+from nodecpu.errors import NodeCpuError
 from nodecpu.export import IN_CONTAINER
 from nodecpu.lab.apiserver import ApiServer
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.jsontree import JsonObject, text
+from nodecpu.lab.objects import PODS, Key
 from nodecpu.lab.podspec import mcpu, quota_us
 from nodecpu.lab.registry import Registry
 from nodecpu.lab.scheduler import Want
@@ -175,6 +179,37 @@ class Node:
         await asyncio.to_thread(self.containerd.cri.remove_container, started.container_id)
         await asyncio.to_thread(self.containerd.cri.remove_pod, started.running)
 
+    async def stop_gracefully(self, started: Started, *, grace_s: int) -> None:
+        """Have a pod deleted and its container stopped with a grace, as a kubelet does; it has ended afterwards."""
+        key = Key(kind=PODS, namespace=NAMESPACE, name=started.running.pod.name)
+        self.api.store.mark_deleted(key, grace_s=grace_s)
+        await asyncio.to_thread(self.containerd.cri.stop_container, started.container_id, grace_s=grace_s)
+
+    async def state(self) -> NodeState:
+        """Return what the daemon tells of itself; a daemon that does not answer yet is asked again."""
+        async with asyncio.timeout(START_TIMEOUT_S):
+            while True:
+                try:
+                    return await asyncio.to_thread(fetch_state, self.containerd.directory / "run-nodecpu/admin.sock")
+                except NodeCpuError:
+                    await asyncio.sleep(POLL_S)
+
+    async def until_state(self, holds: Callable[[NodeState], bool], what: str) -> None:
+        """Wait until the daemon tells so of itself."""
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while True:
+                    if holds(await self.state()):
+                        return
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            pytest.fail(f"no {what} within {START_TIMEOUT_S:g} s:\n{self.daemon.log_text()}")
+
+    def pids(self, started: Started) -> tuple[int, ...]:
+        """Return the container's processes."""
+        listed = self.cgroups.cpus_file(started.cgroup).with_name("cgroup.procs").read_text()
+        return tuple(int(pid) for pid in listed.split())
+
     def cpus(self, started: Started) -> CpuSet:
         """Return the CPUs on which the kernel runs a container."""
         return self.cgroups.cpus(started.cgroup)
@@ -186,8 +221,7 @@ class Node:
 
     def told(self, started: Started) -> dict[str, str]:
         """Return what a container reads of what it got, as its processes see the file."""
-        pid = self.cgroups.cpus_file(started.cgroup).with_name("cgroup.procs").read_text().split()[0]
-        lines = Path(f"/proc/{pid}/root{IN_CONTAINER}").read_text().splitlines()
+        lines = Path(f"/proc/{self.pids(started)[0]}/root{IN_CONTAINER}").read_text().splitlines()
         return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
 
     async def open(self) -> None:

@@ -174,9 +174,10 @@ def test_planned_restart_waits_for_terminating_containers(life: Life, peers: Pee
     assert life.machine.unit("MainPID") == before
     said = install(life.machine, life.first, NODECPU_RESTART_NOW="1")
     assert "waiting" not in said
-    peers.ask("registered")
+    life.machine.until("a link held off", StatusText=re.compile(r"runtime held off, kubelet connected"))
     assert life.machine.unit("MainPID") != before
     peers.ask("release", name="late")
+    peers.ask("registered")
     life.machine.ok("nodecpu", "restart", "--wait", "30")
     install(life.machine, life.second)
     peers.ask("registered")

@@ -6,6 +6,8 @@ Every test fails, and is not skipped, when NRI is off. The machine needs two CPU
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -169,6 +171,38 @@ def test_containers_created_while_the_daemon_is_away_are_corrected() -> None:
         await restart(node)
         await node.until_cpus(meanwhile, online() - claim.cpus, timeout_s=REPAIR_S)
         assert node.cpus(holder) == claim.cpus
+
+    play(story)
+
+
+def test_daemon_killed_during_a_graceful_stop_of_60_s_blocks_no_creation() -> None:
+    """R6, G9: it registers when the stop is over, and then corrects what was created meanwhile.
+
+    Source: containerd#14083. The container's only process takes no notice of SIGTERM, and is killed once the other
+    container was created.
+    """
+
+    async def story(node: Node) -> None:
+        claim = await node.prepare("one", 1)
+        holder = await node.run("holder", claim)
+        slow = await node.run("slow")
+        async with asyncio.TaskGroup() as tasks:
+            stop = tasks.create_task(node.stop_gracefully(slow, grace_s=60))
+            await node.until_state(lambda state: state.terminating == ("shop/slow/main",), "word of the pod's deletion")
+            with WriteWatch([node.cgroups.cpus_file(holder.cgroup)]) as watch:
+                await node.kill_daemon()
+                await node.start_daemon()
+                meanwhile = await node.run("meanwhile")
+                assert not stop.done(), "the creation waited for the end of the stop"
+                link = (await node.state()).links.runtime
+                assert (link.state, "shop/slow/main" in link.reason) == ("held off", True)
+                assert await node.prepare_again(claim) == claim.cdi_ids
+                for pid in node.pids(slow):
+                    os.kill(pid, signal.SIGKILL)
+                await node.until_cpus(meanwhile, online() - claim.cpus, timeout_s=REPAIR_S)
+                assert not watch.written()
+        state = await node.state()
+        assert (state.links.runtime.state, state.counters.late_containers) == ("connected", 1)
 
     play(story)
 

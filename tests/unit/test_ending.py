@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from types import MappingProxyType
 import pytest
 
 from nodecpu.cli import main
-from nodecpu.ending import await_ends, listed, terminating
+from nodecpu.ending import await_ends, being_stopped, hold_off, listed, terminating
 from nodecpu.errors import LinkError
 from nodecpu.ids import ContainerID, PodUID, SandboxID
 from nodecpu.kube.podspec import decode_pod
@@ -29,6 +30,7 @@ def container(name: str, *, pod: str = "web-0", state: ContainerState = Containe
         pool="root",
         qos=QoS.BURSTABLE,
         state=state,
+        path=f"/kubepods/{pod}/{name}",
     )
 
 
@@ -126,3 +128,71 @@ def test_many_names_are_cut_short() -> None:
 
 def test_verb_waits_for_nothing_where_it_is_told_so(tmp_path: Path) -> None:
     assert main(["restart", "--now", "--only-wait", "--socket", f"{tmp_path}/none"]) == 0
+
+
+def test_only_what_terminates_and_has_processes_yet_is_being_stopped() -> None:
+    """R6: a pod whose object stays, for a finalizer say, holds off nobody once its processes have ended."""
+    pods = known(pod("web-0", ends=True), pod("db-0", ends=False))
+    containers = [container("app"), container("side"), container("app", pod="db-0"), container("app", pod="stranger")]
+    looked: list[str] = []
+
+    def is_populated(path: str) -> bool:
+        looked.append(path)
+        return path.endswith("app")
+
+    assert being_stopped(containers, lambda one: pods.get(one.pod_uid), is_populated) == ("shop/web-0/app",)
+    assert len(looked) == 2, "cgroups of pods that do not terminate are not looked at"
+
+
+class Held:
+    """A daemon that has just started; time passes by pausing alone."""
+
+    def __init__(self, answers: Sequence[tuple[str, ...]], *, stop_at_s: float = 1e9) -> None:
+        self.answers = list(answers)
+        self.stop_at_s = stop_at_s
+        self.now_s = 0.0
+        self.said: list[str] = []
+
+    def ask(self) -> tuple[str, ...]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def pause(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return self.now_s >= self.stop_at_s
+
+    def wait(self, limit_s: float = 10.0) -> None:
+        asyncio.run(
+            hold_off(self.ask, limit_s=limit_s, clock=lambda: self.now_s, pause=self.pause, told=self.said.append)
+        )
+
+
+def test_nothing_is_held_off_where_nothing_is_being_stopped() -> None:
+    """R1: a start is as quick as ever."""
+    daemon = Held([()])
+    daemon.wait()
+    assert (daemon.now_s, daemon.said) == (0.0, [])
+
+
+def test_registration_waits_for_the_last_stop_and_each_change_is_told_once() -> None:
+    """R6."""
+    daemon = Held([("a", "b"), ("a", "b"), ("b",), ()])
+    daemon.wait()
+    assert [words.split(", so")[0] for words in daemon.said] == [
+        "waits for the end of a, b",
+        "waits for the end of b",
+    ]
+    assert daemon.now_s == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 10.0])
+def test_registration_is_held_off_no_longer_than_configured(limit_s: float) -> None:
+    daemon = Held([("a",)])
+    daemon.wait(limit_s)
+    assert daemon.now_s == pytest.approx(limit_s, abs=0.11)
+
+
+def test_end_of_the_daemon_ends_the_holding_off() -> None:
+    """R5."""
+    daemon = Held([("a",)], stop_at_s=1.0)
+    daemon.wait()
+    assert daemon.now_s == pytest.approx(1.0, abs=0.11)

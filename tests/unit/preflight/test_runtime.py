@@ -8,9 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from nodecpu.ending import HELD_OFF
 from nodecpu.nri.versions import RuntimeVersion, runtime_version
 from nodecpu.preflight.finding import Finding, Grade
-from nodecpu.preflight.runtime import nri_finding, read_runtimes, run_program, runtime_findings, version_of
+from nodecpu.preflight.runtime import (
+    link_finding,
+    nri_finding,
+    read_runtimes,
+    run_program,
+    runtime_findings,
+    version_of,
+)
 
 CDI = Path("/var/run/cdi")
 NEW = runtime_version("containerd", "v2.4.0", "")
@@ -133,3 +141,12 @@ def test_nri_socket_is_told_apart_by_who_answers(tmp_path: Path) -> None:
         assert "refused" in nri_finding(path, (), NEW).seen
         listening.listen(1)
         assert nri_finding(path, (), NEW).grade is Grade.OK
+
+
+def test_link_that_is_held_off_is_told_with_what_it_waits_for_and_not_as_nri_turned_off() -> None:
+    """R6."""
+    held = link_finding(Path("/nri.sock"), (), None, f"{HELD_OFF}, waits for the end of shop/web-0/app")
+    assert (held.grade, "shop/web-0/app" in held.seen) == (Grade.WARNING, True)
+    assert "disable" not in held.remedy
+    away = link_finding(Path("/nri.sock"), (), None, "away, no such file")
+    assert (away.grade, "disable = false" in away.remedy) == (Grade.FAILED, True)
