@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from nodecpu.dra.devices import Device
+from nodecpu.dra.dryrun import INVALID, SLICES, kinds_of, lacking
 from nodecpu.dra.slices import (
     Create,
     Delete,
@@ -32,6 +33,7 @@ from nodecpu.dra.slices import (
     delete_options,
     dropped_fields,
     gates_of,
+    has_list,
     list_attributes,
     make_pool,
     node_allocatable_form,
@@ -45,7 +47,6 @@ from nodecpu.kube.client import Api, ApiError, api_path
 from nodecpu.kube.watch import Backoff, Change, Watcher, asked_to_wait_s
 from nodecpu.log import kv
 
-_SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _CALM_S: Final = 120.0
 """Without a repair for so long, the next one is quick again."""
 
@@ -55,11 +56,9 @@ _REMEMBERED: Final = 256
 _PASSES: Final = 4
 """Plans in a row: one, another when the server drops what matters, and some for slices that go meanwhile."""
 
-_WITHHELD_S: Final = 600.0
-_LACKING_S: Final = 3600.0
-"""How long until it is tried again whether the server has learnt what it lacked: what is vital, and what is wished."""
+LOOK_S: Final = 600.0
+"""How long until it is looked again whether the server has learnt what it lacked."""
 
-_INVALID: Final = 422
 _VERSION_NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 
 _log = logging.getLogger(__name__)
@@ -93,6 +92,15 @@ class _Wanted:
     counted: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traits:
+    """What of the devices depends on gates: ``lists`` of values, capacity that is ``shared``, and their form."""
+
+    form: Form
+    lists: bool
+    shared: bool
+
+
 class _Version(msgspec.Struct, frozen=True, kw_only=True):
     major: str = ""
     minor: str = ""
@@ -109,8 +117,11 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True):
 class SlicePublisher:
     """The slices of one driver on one node; the pool is named like the node."""
 
-    def __init__(self, api: Api, *, driver: str, node: str, wait_s: float = 1.0) -> None:
-        """``wait_s`` is the first pause after a failure, and before a repair; they grow to 30 s."""
+    def __init__(self, api: Api, *, driver: str, node: str, wait_s: float = 1.0, look_s: float = LOOK_S) -> None:
+        """``wait_s`` is the first pause after a failure, and before a repair; they grow to 30 s.
+
+        ``look_s`` is the time between two looks at a server that lacks something.
+        """
         self.status = PublishStatus()
         self.settled: Callable[[], None] = lambda: None
         """Called each time that what is stored is what should be, as far as the server keeps it."""
@@ -122,7 +133,10 @@ class SlicePublisher:
         self._accepted: dict[str, tuple[JsonObject, JsonObject]] = {}
         self._version: tuple[int, int] | None = None
         self._version_is_due = True
-        self._lists_refused = False
+        self._look_s = look_s
+        self._looked: _Traits | None = None  # what it was looked for last
+        self._look_is_due = False
+        self._lacks: tuple[str, ...] = ()
         self._gone: dict[str, None] = {}
         self._dropped: dict[str, tuple[str, ...]] = {}
         self._made: tuple[_Wanted, Form, Pool] | None = None
@@ -134,7 +148,7 @@ class SlicePublisher:
         self._repaired_at = float("-inf")
         selector = f"spec.nodeName={node},spec.driver={driver}"
         self._watcher = Watcher(
-            api, path=_SLICES, selector=selector, sink=self, wait_s=wait_s, opening=self._watch_opening
+            api, path=SLICES, selector=selector, sink=self, wait_s=wait_s, opening=self._watch_opening
         )
 
     def publish(self, devices: Sequence[Device], *, closed: bool = False, counted: bool = False) -> None:
@@ -147,8 +161,6 @@ class SlicePublisher:
         if wanted == self._wanted:
             return
         self.status = replace(self.status, in_step=False)
-        if self._wanted is not None and closed != self._wanted.closed:
-            self.status = replace(self.status, withheld=False)
         self._wanted = wanted
         self._asked.set()
         self._due.set()
@@ -199,18 +211,17 @@ class SlicePublisher:
         return self.status.is_lacking or (self._wanted is not None and self._wanted.counted)
 
     async def _wait_until_due(self) -> None:
-        limit_s = _WITHHELD_S if self.status.withheld else _LACKING_S if self.status.is_lacking else None
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(self._look_s if self.status.is_lacking else None):
                 await self._due.wait()
         except TimeoutError:
-            self._try_anew()
+            self._look_is_due = True
         self._due.clear()
 
     def _try_anew(self) -> None:
         """Take it that the server keeps everything: perhaps it has learnt it."""
         self.status = PublishStatus()
-        self._lists_refused = False
+        self._lacks = ()
         self._accepted.clear()
         self._dropped.clear()
         self._asked.set()
@@ -220,8 +231,10 @@ class SlicePublisher:
         if self._plan() and not self._asked.is_set():
             await self._pause_before_repair()
             self._asked.set()
+            self._look_is_due = True  # perhaps it is another server now
         # The plan is made anew after each wait: it is made of what is known then.
         for _ in range(_PASSES):
+            await self._look()
             writes = self._plan()
             if not writes:
                 break
@@ -238,6 +251,41 @@ class SlicePublisher:
         if not self._asked.is_set():  # else something was asked for meanwhile
             self._in_step()
 
+    async def _look(self) -> None:
+        """Find out what the server would not keep before it is written, and whether it has learnt what it lacked."""
+        wanted = self._wanted
+        if wanted is None or self._stored is None or not wanted.devices:
+            return
+        traits = _Traits(
+            form=self._full_form(wanted),
+            lists=any(map(has_list, wanted.devices)),
+            shared=any(device.step for device in wanted.devices),
+        )
+        is_new = traits != self._looked and (self.status.withheld or bool(self._plan()))
+        if not (self._look_is_due or is_new):
+            return
+        node_uid = await self._node_uid()
+        lacks = await lacking(
+            self._api, wanted.devices, traits.form, driver=self._driver, node=self._node, node_uid=node_uid
+        )
+        self._look_is_due, self._looked = False, traits
+        if lacks is not None:
+            self._take(lacks)
+        elif self.status.is_lacking:
+            self._try_anew()
+
+    def _take(self, lacks: tuple[str, ...]) -> None:
+        """Go by what the server was found to lack; write anew what it dropped and would keep now."""
+        if lacks != self._lacks or kinds_of(self.status.dropped) - kinds_of(lacks):
+            self._accepted.clear()
+            self._dropped.clear()
+        self._lacks = lacks
+        vital = vital_fields(lacks)
+        if vital and not self.status.withheld:
+            _report_withheld(vital)
+        self.status = replace(self.status, withheld=bool(vital))
+        self._report_dropped()
+
     def _pool(self) -> Pool:
         wanted = self._wanted
         if wanted is None or self.status.withheld:
@@ -247,11 +295,21 @@ class SlicePublisher:
             self._made = wanted, form, make_pool(self._driver, self._node, wanted.devices, form)
         return self._made[2]
 
-    def _form(self, wanted: _Wanted) -> Form:
+    def _full_form(self, wanted: _Wanted) -> Form:
+        """Return how devices are written for a server of that version that has all gates on."""
         counted = NodeAllocatable.UNTOLD
         if wanted.counted and self._version is not None:
             counted = node_allocatable_form(*self._version)
-        return Form(closed=wanted.closed, lists=not self._lists_refused, counted=counted)
+        return Form(closed=wanted.closed, counted=counted)
+
+    def _form(self, wanted: _Wanted) -> Form:
+        """Return how devices are written: without what the server would drop."""
+        form = self._full_form(wanted)
+        if any(".strings" in path for path in self._lacks):
+            form = replace(form, lists=False)
+        if any(".nodeAllocatable" in path for path in self._lacks):
+            form = replace(form, counted=NodeAllocatable.UNTOLD)
+        return form
 
     async def _learn_version(self) -> None:
         """Ask the server for its version where that matters; another one than before may keep what that did not."""
@@ -272,7 +330,8 @@ class SlicePublisher:
         if (major, minor) == self._version:
             return
         if self._version is not None:
-            self._try_anew()
+            self._look_is_due = True
+            self._asked.set()
             self._due.set()
         self._version = (major, minor)
         counted = self._wanted is not None and self._wanted.counted
@@ -327,15 +386,15 @@ class SlicePublisher:
         body = msgspec.json.encode(slice_object(pool, write, node_uid))
         try:
             if isinstance(write, Create):
-                answer: bytes | None = await self._api.send("POST", _SLICES, body)
+                answer: bytes | None = await self._api.send("POST", SLICES, body)
             else:
                 answer = await self._send_tolerant("PUT", write.slice, body)
         except ApiError as error:
-            if error.status != _INVALID or not (lists := list_attributes(write.spec)):
+            if error.status != INVALID or not (lists := list_attributes(write.spec)):
                 raise
             # Without the gate the server drops a list's values and then refuses the attribute that has none.
-            self._lists_refused = True
-            self._report_dropped(lists)
+            self._lacks = (*self._lacks, *lists)
+            self._report_dropped()
             return False
         if answer is None:
             assert isinstance(write, Replace)
@@ -355,7 +414,7 @@ class SlicePublisher:
     async def _send_tolerant(self, method: str, one: Slice, body: bytes) -> bytes | None:
         """Return the answer; None if the slice is not there any more."""
         try:
-            return await self._api.send(method, f"{_SLICES}{api_path(one.name)}", body)
+            return await self._api.send(method, f"{SLICES}{api_path(one.name)}", body)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -366,26 +425,16 @@ class SlicePublisher:
         dropped = dropped_fields(sent, stored.spec)
         vital = vital_fields(dropped)
         if vital:
-            kv(
-                _log,
-                logging.ERROR,
-                "devices are withheld, the server dropped what they need",
-                err=vital[0],
-                hint=_hint(vital),
-            )
+            _report_withheld(vital)
         if vital or not self.status.withheld:  # the empty slice that follows loses nothing, but the reason stays
             self._dropped[stored.name] = dropped
-            self._report_dropped(tuple(path for found in self._dropped.values() for path in found))
+            self._report_dropped()
             self.status = replace(self.status, withheld=bool(vital))
         return not vital
 
-    def _report_dropped(self, dropped: tuple[str, ...]) -> None:
+    def _report_dropped(self) -> None:
         """Take note of what the server does not keep, and log what is new of it."""
-        if self._lists_refused:
-            wanted = () if self._wanted is None else self._wanted.devices
-            full = make_pool(self._driver, self._node, wanted)
-            dropped = (*dropped, *(one for page in full.pages for one in list_attributes({"devices": page})))
-        dropped = tuple(sorted(set(dropped)))
+        dropped = tuple(sorted({*self._lacks, *(path for found in self._dropped.values() for path in found)}))
         if dropped and dropped != self._told:
             self._told = dropped
             kv(
@@ -421,6 +470,11 @@ class SlicePublisher:
         if self.status.error != error.message:
             kv(_log, logging.WARNING, "slices not written, tried again for ever", pool=self._node, err=error)
         self.status = replace(self.status, in_step=False, error=error.message)
+
+
+def _report_withheld(vital: tuple[str, ...]) -> None:
+    words = "devices are withheld, the server dropped what they need"
+    kv(_log, logging.ERROR, words, err=vital[0], hint=_hint(vital))
 
 
 def _hint(dropped: tuple[str, ...]) -> str:

@@ -228,6 +228,11 @@ def plan_writes(
     )
 
 
+def only_slice(pool: Pool) -> Create:
+    """Return the creation of a pool of one slice."""
+    return Create(index=0, spec=_spec(pool, 0, 1))
+
+
 def slice_object(pool: Pool, write: Replace | Create, node_uid: str) -> JsonObject:
     """Return the object to send: owned by the Node, and named so that consumers try the slices in our order."""
     metadata: dict[str, Json] = {
@@ -275,6 +280,11 @@ def vital_fields(dropped: Iterable[str]) -> tuple[str, ...]:
     Without multiple allocations a claim would take a whole node (D3), without its taint a closed device is open (D5).
     """
     return tuple(path for path in dropped if ".allowMultipleAllocations" in path or ".taints" in path)
+
+
+def has_list(device: Device) -> bool:
+    """Return whether any of a device's attributes has several values."""
+    return any(isinstance(value, tuple) for value in device.attributes.values())
 
 
 def list_attributes(spec: JsonObject) -> tuple[str, ...]:
@@ -326,6 +336,18 @@ def decode_slice(data: bytes | msgspec.Raw) -> Slice:
         generation=pool.generation,
         spec=spec,
     )
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True):
+    spec: msgspec.Raw
+
+
+def decode_spec(data: bytes) -> JsonObject:
+    """Return a slice's spec in the form in which specs are compared; raises BadRequest for anything that has none."""
+    try:
+        return canonical(msgspec.json.decode(msgspec.json.decode(data, type=_Spec).spec, type=dict))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise BadRequest(f"not a ResourceSlice: {str(error)[:200]}") from error
 
 
 def canonical(spec: JsonObject) -> JsonObject:

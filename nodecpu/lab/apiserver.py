@@ -9,7 +9,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import formatdate
@@ -80,6 +80,11 @@ class Request:
             return "watch"
         verbs = {"GET": "get" if self.name else "list", "POST": "create", "PUT": "update", "PATCH": "patch"}
         return verbs.get(self.method, "delete" if self.name else "deletecollection")
+
+    @property
+    def act(self) -> str:
+        """Return the verb; of a dry run ``try``, since nothing comes of it."""
+        return "try" if "dryRun" in self.query else self.verb
 
     @property
     def key(self) -> Key:
@@ -242,7 +247,7 @@ class ApiServer:
 
     def _fault_for(self, request: Request) -> Fault:
         for index, fault in enumerate(self._faults):
-            if fault.verb in ("*", request.verb) and fault.plural in ("*", request.kind.plural) and fault.times:
+            if fault.verb in ("*", request.act) and fault.plural in ("*", request.kind.plural) and fault.times:
                 if fault.times > 0:
                     self._faults[index] = replace(fault, times=fault.times - 1)
                 return fault
@@ -262,20 +267,14 @@ class ApiServer:
         return self._write(request, fault)
 
     def _write(self, request: Request, fault: Fault) -> JsonObject:
-        verb, body = request.verb, request.body
+        verb = request.verb
         if (request.kind, request.subresource) == (ACCOUNTS, "token"):
             return self._issue(request)
         if verb == "deletecollection":
             raise ApiError(405, "MethodNotAllowed", "deletecollection is not supported")
-        for path in fault.drop:
-            dropped = without(body, path.split("."))
-            body = dropped if isinstance(dropped, dict) else body
-        if request.kind is SLICES and verb != "patch":
-            body = kept(body, self.features)
-            if faults := slice_faults(body, self.store.get(request.key) if verb == "update" else None):
-                raise ApiError(422, "Invalid", f"ResourceSlice is invalid: {'; '.join(faults)}")
-        if request.kind is TOPOLOGIES and verb != "patch" and (faults := topology_faults(body)):
-            raise ApiError(422, "Invalid", f"NodeResourceTopology is invalid: {'; '.join(faults)}")
+        body = self._admitted(request, _without(request.body, fault.drop))
+        if request.act == "try":
+            return body
         status = request.subresource == "status"
         if verb == "create":
             return self.store.create(request.kind, request.namespace, body)
@@ -284,6 +283,16 @@ class ApiServer:
         if request.content_type.partition(";")[0] not in _PATCHES[:2]:
             raise ApiError(415, "UnsupportedMediaType", f"patch of type {request.content_type} is not supported")
         return self.store.patch(request.key, body, status=status)
+
+    def _admitted(self, request: Request, body: JsonObject) -> JsonObject:
+        """Return what is to be stored: without what this version drops; ApiError for what its validation refuses."""
+        if request.kind is SLICES and request.verb != "patch":
+            body = kept(body, self.features)
+            if faults := slice_faults(body, self.store.get(request.key) if request.verb == "update" else None):
+                raise ApiError(422, "Invalid", f"ResourceSlice is invalid: {'; '.join(faults)}")
+        if request.kind is TOPOLOGIES and request.verb != "patch" and (faults := topology_faults(body)):
+            raise ApiError(422, "Invalid", f"NodeResourceTopology is invalid: {'; '.join(faults)}")
+        return body
 
     def _issue(self, request: Request) -> JsonObject:
         """Return a TokenRequest with its token, which is accepted from now on where ``tokens`` are asked for."""
@@ -373,6 +382,13 @@ class ApiServer:
                     _chunk(writer, _bookmark(request.kind, position, initial=False))
 
 
+def _without(body: JsonObject, paths: Iterable[str]) -> JsonObject:
+    for path in paths:
+        dropped = without(body, path.split("."))
+        body = dropped if isinstance(dropped, dict) else body
+    return body
+
+
 def unsigned_token(payload: JsonObject) -> str:
     """Return a JSON web token that nobody signed."""
     parts = [json.dumps(part).encode() for part in ({"alg": "none"}, payload)]
@@ -430,7 +446,7 @@ def _bookmark(kind: Kind, version: int, *, initial: bool) -> JsonObject:
 
 def _describe(request: Request) -> str:
     where = "/".join(filter(None, (request.kind.plural, request.namespace, request.name, request.subresource)))
-    return f"{request.verb} {where}"
+    return f"{request.act} {where}"
 
 
 def _answer(writer: asyncio.StreamWriter, status: int, body: JsonObject, *, retry_after_s: int = 0) -> None:

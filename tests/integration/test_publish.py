@@ -36,8 +36,8 @@ def devices(*capacities: int) -> tuple[Device, ...]:
 
 
 @asynccontextmanager
-async def publishing(one: Cluster, *capacities: int) -> AsyncIterator[SlicePublisher]:
-    publisher = SlicePublisher(one.client, driver="dra.cpu", node="node1", wait_s=0.01)
+async def publishing(one: Cluster, *capacities: int, look_s: float = 600.0) -> AsyncIterator[SlicePublisher]:
+    publisher = SlicePublisher(one.client, driver="dra.cpu", node="node1", wait_s=0.01, look_s=look_s)
     if capacities:
         publisher.publish(devices(*capacities))
     task = asyncio.create_task(publisher.run())
@@ -66,7 +66,8 @@ class LateAnswers:
 
     async def send(self, method: str, path: str, body: bytes) -> bytes:
         answer = await self._client.send(method, path, body)
-        await self.free.wait()
+        if "dryRun" not in path:
+            await self.free.wait()
         return answer
 
     async def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
@@ -288,19 +289,95 @@ def test_what_was_dropped_of_a_slice_that_is_gone_is_not_told_any_more() -> None
     run(test)
 
 
+LOST = ("spec.devices.*.allowMultipleAllocations", "spec.devices.*.capacity")
+
+
 def test_devices_are_withheld_where_one_claim_would_take_them_whole() -> None:
-    """D3."""
+    """D3: they are not there for a moment, since what the server would keep is found out by a dry run."""
 
     async def test() -> None:
         async with cluster() as one:
-            lost = ("spec.devices.*.allowMultipleAllocations", "spec.devices.*.capacity")
-            one.server.add_fault(Fault(drop=lost))
+            one.server.add_fault(Fault(drop=LOST))
             async with publishing(one, 4, 4) as publisher:
                 await until(lambda: publisher.status.in_step)
                 assert publisher.status.withheld
                 assert "spec.devices[0].allowMultipleAllocations" in publisher.status.dropped
                 assert one.devices() == []
                 assert len(one.slices()) == 1
+                assert (len(one.calls("try")), len(one.calls("create")), one.calls("update")) == (1, 1, [])
+
+    run(test)
+
+
+def test_devices_are_withdrawn_where_the_server_takes_no_dry_run() -> None:
+    """D3: admission may refuse dry runs; then the write tells."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(verb="try", status=400))
+            one.server.add_fault(Fault(drop=LOST))
+            async with publishing(one, 4, 4, look_s=0.01) as publisher:
+                await until(lambda: publisher.status.withheld and publisher.status.in_step)
+                assert one.devices() == []
+                one.server.clear_faults()
+                await until(lambda: one.devices() == FOUR)
+
+    run(test)
+
+
+def test_dry_run_that_fails_is_an_outage() -> None:
+    """D3: nothing is written before it is known what is kept."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(verb="try", status=503, times=2))
+            one.server.add_fault(Fault(drop=LOST))
+            async with publishing(one, 4, 4) as publisher:
+                await until(lambda: publisher.status.withheld and publisher.status.in_step)
+                assert len(one.calls("create")) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize("vital", [True, False], ids=["withheld", "without roots"])
+def test_looking_whether_the_server_has_learnt_what_it_lacked_writes_nothing(*, vital: bool) -> None:
+    """D3, D4: a gate that stays off is no change; one that was turned on is found, whatever the version."""
+
+    async def test() -> None:
+        async with cluster() as one, publishing(one, look_s=0.01) as publisher:
+            one.server.features = Features(gates={"DRAConsumableCapacity": not vital})
+            publisher.publish(ROOTED)
+            await until(lambda: publisher.status.in_step)
+            mark = len(one.trace)
+            await until(lambda: len(one.calls("try", since=mark)) > 8)
+            assert one.calls("create", since=mark) == one.calls("update", since=mark) == []
+            assert publisher.status.withheld == vital
+            one.server.features = Features(gates={"DRAListTypeAttributes": True})
+            await until(lambda: '"strings": ["pci0000:00"]' in json.dumps(one.slices()))
+            await until(lambda: publisher.status.in_step and not publisher.status.is_lacking)
+            mark = len(one.trace)
+            publisher.publish((replace(ROOTED[0], capacity=3),))
+            await until(lambda: one.devices() == ["cpudevnuma000:3"])
+            assert one.calls("try", since=mark) == []
+
+    run(test)
+
+
+def test_start_where_a_gate_is_off_writes_nothing_anew() -> None:
+    """D4: what is stored is what the server keeps of what is wanted."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            async with publishing(one) as publisher:
+                publisher.publish(ROOTED, counted=True)
+                await until(lambda: publisher.status.in_step)
+            mark = len(one.trace)
+            async with publishing(one) as publisher:
+                publisher.publish(ROOTED, counted=True)
+                await until(lambda: publisher.status.in_step)
+                assert len(publisher.status.dropped) == 2
+                assert not publisher.status.counted
+            assert one.calls("create", since=mark) == one.calls("update", since=mark) == []
 
     run(test)
 
