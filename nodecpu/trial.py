@@ -23,7 +23,7 @@ from nodecpu.policy.claims import claim_grant, same_allocation
 from nodecpu.policy.facts import AllocatedClaim, Container, ContainerKind, ContainerSpec, PodSpec, Sandbox
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.policy.ledger import Ledger
-from nodecpu.policy.links import ENV_PREFIX, links_of
+from nodecpu.policy.links import ENV_PREFIX, links_of, require_present
 from nodecpu.policy.plan import Change
 from nodecpu.policy.requests import check_handler, request_of
 from nodecpu.policy.room import make_room
@@ -145,6 +145,7 @@ class _Trial:
         request = request_of(
             rules, sandbox, container, pod, claimed, reserved=reserved, preferences=annotated.preferences
         )
+        require_present(ledger, sandbox, container, links)
         check_handler(rules, sandbox, container, claimed)
         return container_grant(ledger, self._service.machine, rules, sandbox, container, links, request)
 

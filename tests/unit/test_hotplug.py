@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Awaitable, Callable
 
@@ -19,6 +20,7 @@ from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import Group
 from nodecpu.topology.model import Topology
+from nodecpu.trial import tried
 from tests.node import Node, PodShape, Scene, claim, scene_in_memory
 
 MACHINE = "2 sockets, 2 nodes, 2 cores, 2 threads"
@@ -113,6 +115,26 @@ def test_holder_keeps_what_is_left_and_gets_the_rest_back(scene: Scene) -> None:
         assert plugged.scene.runtime.processes[ContainerID("c1")].writes == 0
         assert await plugged.change(MACHINE)
         assert plugged.cpus("c1") == CpuSet.parse("4-5")
+
+    play(scene, story)
+
+
+def test_claim_all_of_whose_cpus_are_gone_is_refused_as_a_trial_foretells(scene: Scene) -> None:
+    """T6, C8: its container is never taken for a shared one."""
+    refs = {
+        "resourceClaims": [{"name": "cpus", "resourceClaimName": WEB.name}],
+        "containers": [{"name": "main", "resources": {"claims": [{"name": "cpus"}]}}],
+    }
+    pod = {"kind": "Pod", "metadata": {"name": "web-0", "namespace": WEB.namespace}, "spec": refs}
+
+    async def story(plugged: Plugged) -> None:
+        await plugged.node.prepare(WEB)
+        assert await plugged.change(offline("4-5"))
+        (row,) = tried(plugged.node.service, "dra.cpu", [json.dumps(pod).encode()])
+        with pytest.raises(NotReady, match="are offline"):
+            plugged.hold(1, "c1")
+        assert (row.fits, row.code) == (False, "not-ready")
+        assert "are offline" in row.message
 
     play(scene, story)
 
