@@ -2,23 +2,26 @@
 
 Objects are tried in turn on a copy of the books: first the claims, then the pods' containers in the order in which the
 kubelet creates them. The very functions decide that decide when it is meant; nothing is held, committed or counted.
-What the scheduler would allocate, and CPUs that come free by waiting, are not foreseen.
+What the scheduler would allocate, which devices the kubelet would give, and CPUs that come free by waiting, are not
+foreseen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from nodecpu.admin.state import TrialRow
 from nodecpu.admin.view import results_of
 from nodecpu.admitted import admitted
+from nodecpu.annotated import annotated
+from nodecpu.attraction import attraction
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.dra.claims import decode_claim
 from nodecpu.errors import ClaimConflict, NodeCpuError, NotReady
 from nodecpu.ids import ClaimUID, ContainerID, SandboxID
 from nodecpu.kube.podspec import decode_pod
 from nodecpu.policy.allocate import container_grant
-from nodecpu.policy.annotations import preferences_of
 from nodecpu.policy.claims import claim_grant, same_allocation
 from nodecpu.policy.facts import AllocatedClaim, Container, ContainerKind, ContainerSpec, PodSpec, Sandbox
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
@@ -139,12 +142,12 @@ class _Trial:
             claim_env=self._variables(pod, spec),
         )
         links = links_of(ledger, rules, sandbox, container, pod).held
-        annotated = preferences_of(rules, pod.namespace, spec.name, pod.annotations, containers=pod.containers)
+        preferences = annotated(rules, sandbox, container, pod).preferences
         claimed = union(link.cpus for link in links)
         reserved = bool(ledger.tree.usable.reserved)
-        request = request_of(
-            rules, sandbox, container, pod, claimed, reserved=reserved, preferences=annotated.preferences
-        )
+        request = request_of(rules, sandbox, container, pod, claimed, reserved=reserved, preferences=preferences)
+        drawn = attraction(rules, ledger, self._service.spec_of, sandbox, container, preferences)
+        request = replace(request, pull=drawn.pull)
         require_present(ledger, sandbox, container, links)
         check_handler(rules, sandbox, container, claimed)
         return container_grant(ledger, self._service.machine, rules, sandbox, container, links, request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -151,6 +152,18 @@ def test_containers_start_in_turn_and_init_containers_end(node: Node) -> None:
     assert main.fits
     (*_, too_much) = rows(node, pod_object(container("main", "14"), initContainers=init))
     assert (too_much.fits, too_much.code) == (False, "no-capacity")
+
+
+def test_container_that_is_drawn_to_others_is_foretold_beside_them(node: Node) -> None:
+    """S: by configuration or by annotation; without it, containers go apart."""
+    shared = PodShape(number=1)
+    node.create(shared.sandbox, shared.container("c1"))
+    (beside,) = node.service.books.ledger.containers.values()
+    (alone,) = rows(node, pod_object(container("log")))
+    node.service.rules = replace(node.service.rules, colocate_namespaces=True)
+    (row,) = rows(node, pod_object(container("log")))
+    assert alone.pool != beside.pool
+    assert row.pool == beside.pool
 
 
 def test_template_of_a_deployment_is_tried_as_one_pod(node: Node) -> None:
