@@ -73,7 +73,7 @@ class Started:
 class Node:
     """The parts, and what a kubelet does with them."""
 
-    def __init__(self, containerd: Containerd, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, containerd: Containerd, tasks: asyncio.TaskGroup, *, period_s: float = 1.0) -> None:
         self.containerd = containerd
         self.cgroups = containerd.cgroups
         base = containerd.directory
@@ -82,6 +82,7 @@ class Node:
         self.cluster = Cluster(self.api.store, node_name=NODE_NAME, driver=DRIVER)
         self.registry = Registry(base / "kubelet" / "plugins_registry", trace)
         self.daemon = Daemon(base / "nodecpu.toml", base / "daemon.log", base / "notify.sock")
+        self.period_s = period_s
         self._tasks = tasks
         self._registry: asyncio.Task[None] | None = None
 
@@ -141,16 +142,15 @@ class Node:
 
         With one, the pod's cgroup gets the quota as well, before the container is created.
         """
-        container: JsonObject = {"name": "main", "image": "test"}
-        spec: JsonObject = {"containers": [container]}
-        resources: JsonObject = {"limits": {"cpu": limit}, "requests": {"cpu": limit}} if limit else {}
-        if claim is not None:
-            resources["claims"] = [{"name": "cpus"}]
-            spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": claim.name}]
-        container["resources"] = resources
-        quota = quota_us(mcpu(limit)) if limit else 0
-        cdi = () if claim is None else claim.cdi_ids
-        return await self._run(name, spec, Container(cdi=cdi, quota_us=quota))
+        spec, container = _pod_spec(claim, limit)
+        return await self._run(name, spec, container)
+
+    async def run_in_vain(self, name: str, claim: Claim) -> str:
+        """Try once to run a pod with one container, which holds the claim; return why the runtime refuses that."""
+        spec, container = _pod_spec(claim, "")
+        with pytest.raises(grpc.RpcError) as refused:
+            await self._create(await self._sandbox(name, spec, container), container)
+        return str(refused.value)
 
     async def run_forged(self, name: str, environment: tuple[tuple[str, str], ...]) -> Started:
         """Run a pod without any claim whose container sets variables of its own."""
@@ -158,21 +158,28 @@ class Node:
         return await self._run(name, {"containers": [container]}, Container(environment=environment))
 
     async def _run(self, name: str, spec: JsonObject, container: Container) -> Started:
+        running = await self._sandbox(name, spec, container)
+        async with asyncio.timeout(CREATE_TIMEOUT_S):
+            for attempt in itertools.count():
+                tried = replace(container, attempt=attempt)
+                try:
+                    return await self._create(running, tried)
+                except grpc.RpcError:
+                    await asyncio.sleep(CREATE_RETRY_S)  # a kubelet tries again too, only later
+        raise AssertionError("the time limit ends it")
+
+    async def _sandbox(self, name: str, spec: JsonObject, container: Container) -> RunningPod:
+        """Create a pod and run its sandbox; the pod's cgroup gets the container's quota, if it has one."""
         made = self.cluster.create_pod(NAMESPACE, name, spec, {})
         pod = Pod(name=name, uid=text(made, "metadata", "uid"), namespace=NAMESPACE)
         running = await asyncio.to_thread(self.containerd.cri.run_pod, pod)
         if container.quota_us:
             self.cgroups.limit(pod.cgroup, container.quota_us)
-        async with asyncio.timeout(CREATE_TIMEOUT_S):
-            for attempt in itertools.count():
-                tried = replace(container, attempt=attempt)
-                try:
-                    container_id = await asyncio.to_thread(self.containerd.cri.run_container, running, tried)
-                except grpc.RpcError:
-                    await asyncio.sleep(CREATE_RETRY_S)  # a kubelet tries again too, only later
-                else:
-                    return Started(running=running, container_id=container_id)
-        raise AssertionError("the time limit ends it")
+        return running
+
+    async def _create(self, running: RunningPod, container: Container) -> Started:
+        container_id = await asyncio.to_thread(self.containerd.cri.run_container, running, container)
+        return Started(running=running, container_id=container_id)
 
     async def stop(self, started: Started) -> None:
         """Stop a pod and remove it, in the runtime first, as a kubelet does."""
@@ -275,19 +282,32 @@ class Node:
             },
             "nri": {"socket": str(self.containerd.nri_socket)},
             "kube": {"kubeconfig": str(base / "kubeconfig")},
-            "enforce": {"period_s": 1.0},
+            "enforce": {"period_s": self.period_s},
             "export": {"enabled": True},
             "log": {"level": "debug"},
         }
         self.daemon.config.write_text(tomli_w.dumps(configuration))
 
 
+def _pod_spec(claim: Claim | None, limit: str) -> tuple[JsonObject, Container]:
+    """Return a pod's spec and its one container."""
+    described: JsonObject = {"name": "main", "image": "test"}
+    spec: JsonObject = {"containers": [described]}
+    resources: JsonObject = {"limits": {"cpu": limit}, "requests": {"cpu": limit}} if limit else {}
+    if claim is not None:
+        resources["claims"] = [{"name": "cpus"}]
+        spec["resourceClaims"] = [{"name": "cpus", "resourceClaimName": claim.name}]
+    described["resources"] = resources
+    quota = quota_us(mcpu(limit)) if limit else 0
+    return spec, Container(cdi=() if claim is None else claim.cdi_ids, quota_us=quota)
+
+
 @contextlib.asynccontextmanager
-async def opened_node() -> AsyncIterator[Node]:
-    """Yield a node on which everything runs but the daemon; all of it is gone afterwards."""
+async def opened_node(*, period_s: float = 1.0) -> AsyncIterator[Node]:
+    """Yield a node on which everything runs but the daemon, which is to audit once a period; it is gone afterwards."""
     with running_containerd() as containerd, _notify_socket(containerd) as notify:
         async with asyncio.TaskGroup() as tasks:
-            node = Node(containerd, tasks)
+            node = Node(containerd, tasks, period_s=period_s)
             listener = tasks.create_task(_listen(notify, node.daemon))
             try:
                 await node.open()

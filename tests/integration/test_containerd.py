@@ -12,10 +12,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from nodecpu.admin.state import NodeState
 from nodecpu.cpuset import CpuSet
 from tests.containerd.cgroups import WriteWatch
 from tests.containerd.node import Node, memory, online, opened_node
 from tests.containerd.torment import PATIENCE_S, Torment
+from tests.lab_plugin import Plugin, connected
 
 pytestmark = pytest.mark.containerd
 
@@ -24,11 +26,11 @@ REPAIR_S = 5.0
 """How long a correction may take before the test gives up; not a measure of speed."""
 
 
-def play(story: Callable[[Node], Awaitable[None]]) -> None:
-    """Run a story on a node whose daemon has started and has published."""
+def play(story: Callable[[Node], Awaitable[None]], *, period_s: float = 1.0) -> None:
+    """Run a story on a node whose daemon has started and has published; it audits cpusets once a period."""
 
     async def run() -> None:
-        async with opened_node() as node:
+        async with opened_node(period_s=period_s) as node:
             assert node.containerd.plugins()[NRI_PLUGIN] == "ok", "NRI is off"
             await node.start_daemon()
             await node.until(lambda: bool(node.cluster.slices()), "slices, which wait for the runtime's registration")
@@ -205,6 +207,34 @@ def test_daemon_killed_during_a_graceful_stop_of_60_s_blocks_no_creation() -> No
         assert (state.links.runtime.state, state.counters.late_containers) == ("connected", 1)
 
     play(story)
+
+
+def test_what_a_later_plugins_refusal_discards_is_not_taken_for_done() -> None:
+    """R7: our answer to a creation also narrows a shared container; the plugin after ours refuses the creation.
+
+    containerd discards all answers then. Nothing but a later reply can narrow it: the audit's period is too long.
+    """
+
+    async def story(node: Node) -> None:
+        before = await node.run("before")
+        claim = await node.prepare("one", 1)
+        later = Plugin(index="95")
+        later.refuse.add("CreateContainer")
+        async with connected(later, node.containerd.nri_socket):
+            assert "refused by plugin" in await node.run_in_vain("vetoed", claim)
+            await node.until_state(lambda state: told(state) == {before.container_id: node.cpus(before)}, "truth")
+            holder = await node.run("holder", claim)
+            await node.until_cpus(before, online() - claim.cpus, timeout_s=REPAIR_S)
+            assert node.cpus(holder) == claim.cpus
+            confirmed = {before.container_id: online() - claim.cpus, holder.container_id: claim.cpus}
+            await node.until_state(lambda state: told(state) == confirmed, "confirmation")
+
+    play(story, period_s=3600)
+
+
+def told(state: NodeState) -> dict[str, CpuSet]:
+    """Return what the daemon says that the kernel has said of each container."""
+    return {row.id: CpuSet.parse(row.confirmed or "") for row in state.containers}
 
 
 async def restart(node: Node) -> None:
