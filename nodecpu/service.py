@@ -158,6 +158,7 @@ class Service:
         """Drop a sandbox and what is left of its containers (a runtime may tell nothing more of failed ones)."""
         self._sandboxes.pop(sandbox.id, None)
         left = [g.id for g in self.books.ledger.containers.values() if g.sandbox_id == sandbox.id]
+        left += [c.id for c in self._unproven.values() if c.sandbox_id == sandbox.id]
         self._drop(left)
 
     def create_container(self, sandbox: Sandbox, container: Container) -> Creation:

@@ -384,6 +384,25 @@ def test_a_container_that_cannot_be_judged_yet_is_kept_off_what_others_own(scene
     play(scene, after, synchronized=False)
 
 
+def test_a_container_that_could_not_be_judged_goes_with_its_sandbox(scene: Scene) -> None:
+    """C12: a runtime may tell nothing more of it, and its claim would be in use for ever."""
+
+    async def before(node: Node) -> None:
+        await node.prepare(claim(1, (NODES[1], 2)))
+        pod = PodShape(number=1, claims=("claim-1",))
+        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
+
+    async def after(node: Node) -> None:
+        node.synchronize()
+        await node.claims.unprepare(claim(1).uid)
+        assert node.service.is_used(claim(1).uid)
+        node.service.remove_sandbox(PodShape(number=1).sandbox)
+        assert not node.service.books.ledger.claims
+
+    play(scene, before)
+    play(scene, after, synchronized=False)
+
+
 def test_an_update_that_was_lost_rides_on_the_next_reply(scene: Scene) -> None:
     """R7: sent is not applied."""
 
