@@ -126,7 +126,7 @@ class Reconciler:
                 kv(_LOG, logging.DEBUG, "the books cannot be compared with the API server yet", err=error)
             except NodeCpuError as error:
                 pause = self.period_s
-                kv(_LOG, logging.ERROR, "a claim that is gone could not be released", err=error)
+                kv(_LOG, logging.ERROR, "a claim could not be adopted or released", err=error)
             await self._clock.sleep(pause)
 
     async def look(self) -> float:
