@@ -29,24 +29,29 @@ class Systemd:
 
         False at once where there is no systemd, or where the container has no scope (the cgroupfs driver).
         """
-        where = relative_directory(cgroups_path)
-        if where is None or not where.name.endswith(".scope") or not self._booted.is_dir():
+        if (scope := self._scope(cgroups_path)) is None:
             return False
         properties = [f"AllowedCPUs={placement.cpus}"]
         if placement.mems:
             properties.append(f"AllowedMemoryNodes={placement.mems}")
-        return await self._call("set-property", "--runtime", where.name, *properties) is not None
+        return await self._call("set-property", "--runtime", scope, *properties) is not None
 
     async def told(self, cgroups_path: str) -> CpuSet | None:
         """Return the CPUs that systemd has for a container's scope; None where it has no scope or none are set."""
-        where = relative_directory(cgroups_path)
-        if where is None or not where.name.endswith(".scope") or not self._booted.is_dir():
+        if (scope := self._scope(cgroups_path)) is None:
             return None
-        text = await self._call("show", "--property=AllowedCPUs", "--value", where.name)
+        text = await self._call("show", "--property=AllowedCPUs", "--value", scope)
         try:
             return CpuSet.parse(",".join((text or "").split())) or None
         except ValueError:
             return None
+
+    def _scope(self, cgroups_path: str) -> str | None:
+        """Return the name of a container's scope; None where there is no systemd, or no scope."""
+        where = relative_directory(cgroups_path)
+        if where is None or not where.name.endswith(".scope") or not self._booted.is_dir():
+            return None
+        return where.name
 
     async def _call(self, *arguments: str) -> str | None:
         """Return what the command prints; None if it fails or takes too long."""
