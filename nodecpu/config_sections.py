@@ -63,9 +63,11 @@ class Node:
     """This node in the cluster."""
 
     name: str = _setting(
-        Text(f"({_DNS_NAME})?", 'the name of a Kubernetes node, or "" for the host name'),
+        Text(f"({_DNS_NAME})?", 'the name of a Kubernetes node, or "" for the kubelet\'s'),
         "",
-        "The name of the Node object. Empty: the one in the kubelet's client certificate, else the host name.",
+        "The name of the Node object. Empty: the one in the kubelet's client certificate, else its "
+        "`--hostname-override` in the files that set its flags, else the host name in small letters. `nodecpu check` "
+        "tells the name and where it is from, and whether there is a Node of it; without one nothing is published.",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 from dataclasses import dataclass, replace
 
 from nodecpu.arrangement import Arrangement, arrange
@@ -14,7 +13,6 @@ from nodecpu.dra.told import claims_in_specs
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
-from nodecpu.kube.credentials import kubelet_node_name
 from nodecpu.log import kv
 from nodecpu.policy.evidence import Evidence, unproven_grants
 from nodecpu.policy.facts import PodSpec
@@ -24,6 +22,7 @@ from nodecpu.policy.pools import Level
 from nodecpu.policy.priority import Priority
 from nodecpu.policy.rules import Mirrored, Rules, Sharing
 from nodecpu.policy.wishes import Spread, Wishes
+from nodecpu.preflight.nodename import NodeName, find_node_name
 from nodecpu.store.claims import ADOPTED, ADOPTING, COUNTED, ClaimStore, Job
 from nodecpu.store.containers import ContainerStore
 from nodecpu.topology.model import Topology
@@ -48,8 +47,13 @@ class Started:
 
 
 def node_name(config: Config) -> str:
-    """Return the name of this node: the configured one, else that in the kubelet's certificate, else the host name."""
-    return config.node.name or kubelet_node_name(config.paths.kubelet) or socket.gethostname().lower()
+    """Return the name of this node: the configured one, else what the kubelet's files tell, else the host's."""
+    return named(config).name
+
+
+def named(config: Config) -> NodeName:
+    """Return the name of this node, and what told it."""
+    return find_node_name(config.paths.root, config.paths.kubelet, configured=config.node.name)
 
 
 def rules_of(config: Config, *, counted: bool = False) -> Rules:
@@ -99,7 +103,9 @@ def _burstable_level(word: str) -> Level | None:
 def start(config: Config, cgroups: Cgroups) -> Started:
     """Return the node with its books restored; raises HostError or StateError if that cannot be trusted."""
     topology = read_topology(config.paths.root)
-    arranged = arrange(config, topology, cgroups.kubepods(), node=node_name(config))
+    node = named(config)
+    kv(_LOG, logging.INFO, "this node", state=f"{node.name}, by {node.source}")
+    arranged = arrange(config, topology, cgroups.kubepods(), node=node.name)
     _report_devices(config, arranged)
     claim_store = ClaimStore(config.paths.state / "claims.db")
     container_store = ContainerStore(config.paths.run / "containers.db")

@@ -23,19 +23,20 @@ Stamps = Mapping[Path, tuple[int, int, int, int] | None]
 
 def files_of(path: Path) -> tuple[Path, ...]:
     """Return a kubeconfig and the files that its current context names; itself alone if it cannot be read."""
-    user, cluster = _user_and_cluster(path)
+    user, cluster = user_and_cluster(path)
     names = [*(_text(user, key) for key in _USER_FILES), *(_text(cluster, key) for key in _CLUSTER_FILES)]
     return (path, *(path.parent / name for name in names if name))
 
 
 def token_file(path: Path) -> Path | None:
     """Return the file of the token that a kubeconfig's current user has, None if it has none."""
-    user, _ = _user_and_cluster(path)
+    user, _ = user_and_cluster(path)
     name = _text(user, "tokenFile")
     return path.parent / name if name else None
 
 
-def _user_and_cluster(path: Path) -> tuple[object, object]:
+def user_and_cluster(path: Path) -> tuple[object, object]:
+    """Return the user and the cluster of a kubeconfig's current context, None for what cannot be read."""
     try:
         config: object = msgspec.yaml.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -71,19 +72,6 @@ def expiry_of(certificate: str | None, authorization: str | None) -> float | Non
     if authorization and (end := token_expiry(authorization.rpartition(" ")[2])) is not None:
         ends.append(end)
     return min(ends, default=None)
-
-
-def kubelet_node_name(kubelet: Path) -> str:
-    """Return the node's name by the kubelet's own client certificate, empty if it has none that can be read.
-
-    Source: certificates of nodes have the common name ``system:node:<name>``.
-    """
-    try:
-        found = read_certificate((kubelet / "pki" / "kubelet-client-current.pem").read_bytes())
-    except OSError:
-        return ""
-    prefix, _, name = (found.common_name if found is not None else "").partition("system:node:")
-    return "" if prefix else name
 
 
 def _named(config: object, part: str, name: str, inner: str) -> object:

@@ -19,7 +19,7 @@ from nodecpu.preflight.runtime import (
     runtime_findings,
     version_of,
 )
-from nodecpu.startup import node_name
+from nodecpu.startup import named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def local_findings(config: Config, link: RuntimeLink | None, run: Run = run_prog
     yield directory_finding(kubelet, config.paths.kubelet)
     yield from kubelet_findings(
         kubelet,
-        node=node_name(config),
+        node=named(config),
         reserved=None if arranged is None else arranged.usable.reserved,
         pin_memory=config.policy.pin_memory,
     )

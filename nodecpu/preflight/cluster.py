@@ -6,12 +6,16 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from nodecpu.errors import LinkError, NodeCpuError
 from nodecpu.kube.client import Api, ApiError, api_path
+from nodecpu.kube.credentials import token_file
+from nodecpu.kube.renewal import read_token
+from nodecpu.preflight.files import read_text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
 
 MAX_SKEW_S: Final = 30.0
@@ -64,9 +68,17 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 async def cluster_findings(
-    api: Api, *, node: str, skew_s: Callable[[], float | None] = lambda: None
+    api: Api, *, node: str, kubeconfig: Path | None = None, skew_s: Callable[[], float | None] = lambda: None
 ) -> tuple[Finding, ...]:
-    """Return what is right and wrong at the API server. ``skew_s`` tells in the end how far its clock is ahead."""
+    """Return what is right and wrong at the API server, and of the token that a kubeconfig names.
+
+    ``skew_s`` tells in the end how far its clock is ahead.
+    """
+    token = () if kubeconfig is None else await asyncio.to_thread(_token_findings, kubeconfig, node)
+    return (*token, *await _server_findings(api, node, skew_s))
+
+
+async def _server_findings(api: Api, node: str, skew_s: Callable[[], float | None]) -> tuple[Finding, ...]:
     check = "API server"
     try:
         version = msgspec.json.decode(await api.get("/version"), type=_Version)
@@ -80,6 +92,19 @@ async def cluster_findings(
     found += await asyncio.gather(*(_allowed(api, right, node) for right in RIGHTS))
     found.append(clock_finding(skew_s()))
     return tuple(found)
+
+
+def _token_findings(kubeconfig: Path, node: str) -> tuple[Finding, ...]:
+    """Return whether a token that is bound to a Node is bound to this one: the policy goes by that (U120)."""
+    path = token_file(kubeconfig)
+    token = None if path is None else read_token(read_text(path) or "")
+    if token is None:
+        return ()
+    check = "token"
+    if token.node == node:
+        return (ok(check, f"bound to {node}"),)
+    remedy = f'give this node a token of its own, see docs/how-to/access.md, or set [node] name = "{token.node}"'
+    return (failed(check, f"bound to {token.node}, we are {node}: what we publish is refused", remedy),)
 
 
 def clock_finding(skew_s: float | None) -> Finding:

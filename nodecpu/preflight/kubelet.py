@@ -16,6 +16,7 @@ from typing import Final
 from nodecpu.cpuset import CpuSet
 from nodecpu.preflight.files import Values, merged, read_json, read_text, read_yaml, text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
+from nodecpu.preflight.nodename import NodeName
 
 _NONE: Final = "none"
 
@@ -85,19 +86,20 @@ def directory_finding(kubelet: Kubelet, directory: Path) -> Finding:
     return ok(check, str(directory))
 
 
-def kubelet_findings(kubelet: Kubelet, *, node: str, reserved: CpuSet | None, pin_memory: bool) -> Iterator[Finding]:
+def kubelet_findings(
+    kubelet: Kubelet, *, node: NodeName, reserved: CpuSet | None, pin_memory: bool
+) -> Iterator[Finding]:
     """Yield what is right and wrong with the kubelet for a node of that name and reserved CPUs (None: not known)."""
     yield _manager("kubelet CPU manager", "cpu", kubelet.cpu, kubelet)
     memory = _manager("kubelet memory manager", "memory", kubelet.memory, kubelet)
     if not pin_memory and _static(kubelet.memory):
         memory = ok(memory.check, f"{memory.seen}; policy.pin_memory is off")
     yield memory
-    if kubelet.node and kubelet.node != node:
-        yield failed(
-            "node name", f"the kubelet registers as {kubelet.node}, we as {node}", f'set [node] name = "{kubelet.node}"'
-        )
+    if kubelet.node and kubelet.node.lower() != node.name and not node.is_proven:
+        seen = f"the kubelet registers as {kubelet.node}, we as {node.name}, by {node.source}"
+        yield failed("node name", seen, f'set [node] name = "{kubelet.node.lower()}"')
     else:
-        yield ok("node name", node)
+        yield ok("node name", f"{node.name}, by {node.source}")
     yield _reserved(kubelet.reserved, reserved)
 
 

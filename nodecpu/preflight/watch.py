@@ -106,7 +106,9 @@ class Preflight:
         if api is not None and not (self._cluster and all(one.grade is Grade.OK for one in self._cluster)):
             from nodecpu.preflight.cluster import cluster_findings  # noqa: PLC0415 - slow: after the client was loaded
 
-            self._cluster = await cluster_findings(api, node=self._node, skew_s=lambda: api.clock_skew_s)
+            self._cluster = await cluster_findings(
+                api, node=self._node, kubeconfig=config.kube.kubeconfig, skew_s=lambda: api.clock_skew_s
+            )
         for one in self.findings:
             if one.grade in _LEVELS and (one.check, one.grade, one.seen) not in before:
                 kv(_LOG, _LEVELS[one.grade], "preflight", state=f"{one.check}: {one.seen}", hint=one.remedy)

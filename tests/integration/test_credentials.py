@@ -11,7 +11,7 @@ import pytest
 
 from nodecpu.errors import LinkError
 from nodecpu.kube.client import ApiError, KubeClient
-from nodecpu.kube.credentials import files_of, kubelet_node_name, stamps_of
+from nodecpu.kube.credentials import files_of, stamps_of
 from nodecpu.lab.jsontree import JsonObject
 from nodecpu.lab.objects import PODS
 from tests.apiserver import cluster, kubeconfig
@@ -166,10 +166,3 @@ def test_kubeconfig_of_another_form_is_one_file(tmp_path: Path, text: str) -> No
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     assert files_of(path) == (path,)
-
-
-def test_nodes_name_is_the_one_in_the_kubelets_certificate(tmp_path: Path) -> None:
-    assert kubelet_node_name(tmp_path) == ""
-    (tmp_path / "pki").mkdir()
-    (tmp_path / "pki" / "kubelet-client-current.pem").write_bytes(NODE)
-    assert kubelet_node_name(tmp_path) == "worker-1"

@@ -157,7 +157,7 @@ def test_syntax_mistakes_do_not_hide_the_others() -> None:
         ),
         pytest.param(
             "[node]\nname = 1979-05-27",
-            '2: node.name = 1979-05-27: must be the name of a Kubernetes node, or "" for the host name '
+            '2: node.name = 1979-05-27: must be the name of a Kubernetes node, or "" for the kubelet\'s '
             "(this is a date or time)",
             id="a date",
         ),

@@ -75,7 +75,7 @@ SHOWN = {
     "U102": "unit/dra/test_slices.py::thousand_single_cpus_fill_slices_of_128_and_of_64_with_taints",
     "U104": "integration/test_publish.py::slices_come_back_after_the_kubelet_deleted_them",
     "U106": "integration/test_publish.py::node_that_does_not_exist_is_named"
-    " integration/test_credentials.py::nodes_name_is_the_one_in_the_kubelets_certificate",
+    " unit/preflight/test_nodename.py::name_is_the_first_that_is_told",
     "U107": "unit/kube/test_manifests.py::rights_are_those_that_the_lab_grants",
     "U113": "integration/test_nrt.py::object_is_made_owned_by_the_node_and_written_on_change_only",
     "U116": "forgery/test_forgery.py::attempt_ends_as_the_table_says lab:forged-variables-gain-nothing",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from nodecpu.errors import LinkError
 from nodecpu.kube.client import ApiError
 from nodecpu.preflight.cluster import clock_finding, cluster_findings
 from nodecpu.preflight.finding import Finding, Grade
+from tests.unit.kube.test_certificate import token
 
 
 class Server:
@@ -111,3 +113,24 @@ def test_clocks_are_compared(skew_s: float | None, grade: Grade, words: str) -> 
     finding = clock_finding(skew_s)
     assert finding.grade is grade
     assert words in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("bound", "grade"), [("n1", Grade.OK), ("n2", Grade.FAILED), ("", None)], ids=["ours", "another's", "nobody's"]
+)
+def test_token_of_another_node_is_named(tmp_path: Path, bound: str, grade: Grade | None) -> None:
+    """U106, U120: the policy lets it write slices of that node alone."""
+    about = {"namespace": "nodecpu", "serviceaccount": {"name": "nodecpu", "uid": "a"}}
+    node = {"node": {"name": bound, "uid": "b"}} if bound else {}
+    (tmp_path / "token").write_text(token(exp=2, iat=1, **{"kubernetes.io": {**about, **node}}))
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"user": "u"}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    findings = {one.check: one for one in asyncio.run(cluster_findings(Server(), node="n1", kubeconfig=path))}
+    assert (findings["token"].grade if "token" in findings else None) is grade
+    if grade is Grade.FAILED:
+        assert 'set [node] name = "n2"' in findings["token"].remedy

@@ -11,8 +11,10 @@ import pytest
 from nodecpu.cpuset import CpuSet
 from nodecpu.preflight.finding import Finding, Grade
 from nodecpu.preflight.kubelet import Kubelet, directory_finding, in_the_way, kubelet_findings, policies, read_kubelet
+from nodecpu.preflight.nodename import NodeName
 
 KUBELET = "var/lib/kubelet"
+NODE = NodeName(name="n1", source="the host's name")
 
 
 def kubelet_dir(root: Path) -> Path:
@@ -35,7 +37,7 @@ def process(root: Path, pid: int, *argv: str, cgroup: str = "0::/system.slice/ku
 
 def found(kubelet: Kubelet, reserved: str | None = "", *, pin_memory: bool = True) -> Mapping[str, Finding]:
     ours = None if reserved is None else CpuSet.parse(reserved)
-    return {one.check: one for one in kubelet_findings(kubelet, node="n1", reserved=ours, pin_memory=pin_memory)}
+    return {one.check: one for one in kubelet_findings(kubelet, node=NODE, reserved=ours, pin_memory=pin_memory)}
 
 
 @pytest.mark.parametrize(
