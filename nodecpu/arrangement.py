@@ -1,6 +1,7 @@
 """What a configuration makes of a machine: usable CPUs, pools, devices (pure).
 
-Made at start, and made anew beside the old one when the configuration is read again (R3).
+Made at start, and made anew beside the old one when the configuration is read again (R3) or the machine has changed
+(T6).
 """
 
 from __future__ import annotations

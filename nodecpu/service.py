@@ -4,7 +4,8 @@ The runtime's side is synchronous and never waits: it decides, commits to the co
 so nothing can come between. Claims, which wait for a disk and for the API server, are in ``nodecpu.claims``.
 
 What is not proved is left alone: a container found at synchronisation whose entitlement cannot be checked yet stays
-where it is, its claims' CPUs stay blocked, and it is judged again when its pod becomes known (R2).
+where it is, but for the CPUs that others own, its claims' CPUs stay blocked, and it is judged again when its pod
+becomes known (R2).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The audit: reads cpusets back, tells the service, and mends what no reply will reach (shell; E1, R7, C12).
 
 After a change the containers concerned are read again and again, at growing intervals, until they are as they should
-be. Now and then all are. Widening is done at once, narrowing when no reply has carried it for a period: by an update
-that answers no request where the runtime is known to survive one, else by writing the cgroup; what was written also
-rides on the next reply, so that the runtime's own record agrees. Where somebody else writes again and again, writing
-past the replies is given up for a while, loudly.
+be. Now and then all are. Widening is done at the second look, since at the first the runtime may be at it; narrowing
+when no reply has carried it for a period: by an update that answers no request where the runtime is known to survive
+one, else by writing the cgroup; what was written also rides on the next reply, so that the runtime's own record agrees.
+Where somebody else writes again and again, writing past the replies is given up for a while, loudly.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class ClaimStore:
 
 
 class Disk:
-    """The disk thread. ``run`` waits for a job without holding up the event loop."""
+    """The disk thread. What ``submit`` returns is awaited without holding up the event loop."""
 
     def __init__(self, store: ClaimStore) -> None:
         self._store = store
