@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.crash.kinds import Kind
 from tests.crash.matrix import DAEMON, MACHINE
-from tests.crash.world import Broken, Kind, World
+from tests.crash.world import Broken, World
 from tests.crash.yard import PATIENCE_S, Yard, opened_yard
 
 

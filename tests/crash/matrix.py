@@ -11,12 +11,14 @@ from typing import Final
 
 from nodecpu.failpoints import POINTS
 from nodecpu.lab.jsontree import JsonObject
-from tests.crash.world import Broken, Kind, World
+from tests.crash.kinds import Kind
+from tests.crash.room import RESERVED
+from tests.crash.world import Broken, World
 from tests.crash.yard import opened_yard
 
 MACHINE: Final = "2 sockets, 2 nodes, 2 cores, 2 threads"
 DAEMON: Final[JsonObject] = {
-    "policy": {"reserved": "15"},
+    "policy": {"reserved": str(RESERVED)},
     "enforce": {"period_s": 0.6},
     "claims": {"wait_s": 2.0},
     "log": {"level": "info"},

@@ -8,8 +8,9 @@ import signal
 from dataclasses import dataclass, field, fields
 
 from nodecpu.lab.scheduler import Unschedulable
+from tests.crash.kinds import random_kind
 from tests.crash.matrix import DAEMON, MACHINE
-from tests.crash.world import Broken, Full, World, random_kind
+from tests.crash.world import Broken, Full, World
 from tests.crash.yard import opened_yard
 
 WORKERS = 4
@@ -38,7 +39,7 @@ class Figures:
         """Return the figures in a sentence."""
         return (
             f"{self.kills} kills ({self.during_start} of them during a start), {self.pods} pods and {self.restarts}"
-            f" restarts of containers meanwhile, {self.refused} claims refused as full, {self.checks} checks,"
+            f" restarts of containers meanwhile, {self.refused} claims refused that did not fit, {self.checks} checks,"
             f" {self.late} containers corrected that were created unpinned, order {self.settled_s:.2f} s after a"
             " synchronisation at the latest; 0 violations"
         )
@@ -104,6 +105,7 @@ class Storm:
         self._quiet.clear()
         await self._idle.wait()
         await world.check_all()
+        await world.check_published()
         self.figures.checks += 1
         self._quiet.set()
 
