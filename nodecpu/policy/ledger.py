@@ -96,6 +96,12 @@ class Ledger:
             self._grantable_without = without
         return self._grantable
 
+    @property
+    def absent(self) -> CpuSet:
+        """The CPUs that somebody was granted and that are not online (T6)."""
+        taken = CpuSet.from_mask(self._taken)
+        return taken - self.tree.present(taken)
+
     def owner(self, cpu: int) -> ClaimGrant | ContainerGrant | None:
         """Return whose exclusive CPU it is."""
         for claim in self._claims.values():

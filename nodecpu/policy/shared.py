@@ -69,7 +69,8 @@ def shared_updates(ledger: Ledger, change: Change, flipped: CpuSet) -> Iterator[
     """Yield the placements that an applied change may have altered: the containers it puts, and sharers of its CPUs.
 
     ``flipped`` are the CPUs that changed between granted and free. A container without a shared portion is never among
-    the latter (G8). The caller sends only what differs from what a container has.
+    the latter (G8), unless all of its own are offline (T6). The caller sends only what differs from what a container
+    has.
     """
     for put in change.put_containers:
         if (where := placement(ledger, put)) is not None:
@@ -89,3 +90,6 @@ def _concerned(ledger: Ledger, flipped: CpuSet) -> Iterator[ContainerGrant]:
     reserved = ledger.tree.usable.reserved
     if not flipped.isdisjoint(reserved) or not ledger.free(reserved):
         yield from (g for g in ledger.containers.values() if g.group is Group.RESERVED)
+    if ledger.absent:  # a holder of nothing else runs where shared containers do
+        holders = (g for g in ledger.containers.values() if (g.claimed or g.exclusive) and not g.uses_shared)
+        yield from (g for g in holders if not ledger.tree.present(g.claimed | g.exclusive))

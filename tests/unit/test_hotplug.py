@@ -139,6 +139,25 @@ def test_claim_all_of_whose_cpus_are_gone_is_refused_as_a_trial_foretells(scene:
     play(scene, story)
 
 
+def test_holder_of_nothing_but_what_is_gone_moves_off_what_others_get(scene: Scene) -> None:
+    """T6, C12: with the reply that creates the other's container, as shared containers do."""
+    other = claim(2, (NODES[1], 2))
+
+    async def story(plugged: Plugged) -> None:
+        await plugged.node.prepare(WEB)
+        plugged.hold(1, "c1")
+        assert await plugged.change(offline("4-5"))
+        assert plugged.cpus("c1") == CpuSet.parse("6-7")
+        await plugged.node.prepare(other)
+        pod = PodShape(number=2, claims=(other.name,))
+        plugged.node.service.pod_seen(pod.spec)
+        taken = plugged.node.create(pod.sandbox, pod.container("c2", plugged.node.env_of(other.uid)))
+        assert taken == CpuSet.parse("6-7")
+        assert plugged.cpus("c1").isdisjoint(taken)
+
+    play(scene, story)
+
+
 def test_nothing_new_is_given_from_what_is_gone(scene: Scene) -> None:
     """T6."""
 
