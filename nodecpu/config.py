@@ -8,13 +8,10 @@ disk. A ``Config`` that ``parse`` returned is valid.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
-
-import tomli_w
 
 from nodecpu.config_forms import Form, TomlValue, parse_amount
 from nodecpu.config_sections import (
@@ -250,6 +247,8 @@ def _unknown_key(table: str, key: str) -> str:
 
 
 def _nearest(word: str, known: list[str], form: str) -> str:
+    import difflib  # noqa: PLC0415 - for mistakes alone: 3 ms of a start and 140 KiB
+
     near = difflib.get_close_matches(word.lower()[:80], known, n=1)
     return f"; did you mean {form.format(near[0])}?" if near else ""
 
@@ -267,6 +266,8 @@ def _refusal(name: str, problems: list[Problem]) -> ConfigError:
 
 def render_toml(config: Config) -> str:
     """Return a configuration as TOML with every setting in it."""
+    import tomli_w  # noqa: PLC0415 - a daemon writes none
+
     tree: dict[str, dict[str, TomlValue]] = {}
     for s in SETTINGS:
         tree.setdefault(s.table, {})[s.key] = s.value(config)
@@ -297,4 +298,6 @@ def toml_text(value: TomlValue) -> str:
     """Return a value as it stands in a file, on one line."""
     if isinstance(value, list):
         return f"[{', '.join(toml_text(item) for item in value)}]"
+    import tomli_w  # noqa: PLC0415 - a daemon writes none, but for a setting that a reload has changed
+
     return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")

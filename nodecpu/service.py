@@ -234,7 +234,7 @@ class Service:
                 self._found(sandbox, container)
                 self.tell_pending()
             return
-        self.books.records[container.id] = container.cpus
+        self.books.records[known.id] = container.cpus
         path = container.cgroups_path or known.path
         if known.state is not container.state or known.path != path:
             self.books.enact(Change(put_containers=(replace(known, state=container.state, path=path),)))

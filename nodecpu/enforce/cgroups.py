@@ -37,17 +37,12 @@ class Cgroups:
 
     def effective(self, cgroups_path: str) -> Effective | None:
         """Return a container's effective sets; None if its cgroup is gone, not made yet, or has no cpuset."""
-        where = _relative(cgroups_path)
+        where = self._directory(cgroups_path)
         if where is None:
             return None
-        # By plain calls and texts: a synchronisation does this for every container, and pathlib takes ten times as
-        # long.
         cpus, mems = self._effective
         try:
-            found = Effective(
-                cpus=CpuSet.parse(_read(f"{self._top}/{where}/{cpus}")),
-                mems=NodeSet.parse(_read(f"{self._top}/{where}/{mems}")),
-            )
+            found = Effective(cpus=CpuSet.parse(_read(f"{where}/{cpus}")), mems=NodeSet.parse(_read(f"{where}/{mems}")))
         except (OSError, ValueError):
             return None
         return found if found.cpus else None  # processes run somewhere: no CPU at all is no answer
@@ -55,19 +50,13 @@ class Cgroups:
     def is_populated(self, cgroups_path: str) -> bool:
         """Return whether a container's cgroup is there and has processes (it or a cgroup below it)."""
         where = self._directory(cgroups_path)
-        if where is None:
-            return False
-        try:
-            return "populated 1" in (where / "cgroup.events").read_text()
-        except OSError:
-            pass  # v1 has no such file
-        return any(_has_processes(Path(directory)) for directory, _, _ in os.walk(where))
+        return where is not None and any(has_processes(directory) for directory, _, _ in os.walk(where))
 
     def configured(self, cgroups_path: str) -> CpuSet | None:
         """Return the CPUs that are set in a container's cgroup, whether they have effect or not; None: unreadable."""
         where = self._directory(cgroups_path)
         try:
-            return None if where is None else CpuSet.parse((where / "cpuset.cpus").read_text())
+            return None if where is None else CpuSet.parse(_read(f"{where}/cpuset.cpus"))
         except (OSError, ValueError):
             return None
 
@@ -80,10 +69,10 @@ class Cgroups:
             reach("cgroup-write")
             # Memory first: with a wider set of CPUs a task may allocate at once.
             if mems:
-                (where / "cpuset.mems").write_text(str(mems))
+                Path(where, "cpuset.mems").write_text(str(mems))
             reach("cgroup-mems-written")
             if cpus:
-                (where / "cpuset.cpus").write_text(str(cpus))
+                Path(where, "cpuset.cpus").write_text(str(cpus))
             reach("cgroup-written")
         except OSError:
             return False
@@ -104,10 +93,10 @@ class Cgroups:
         """The top of the cpuset hierarchy."""
         return self._base
 
-    def _directory(self, cgroups_path: str) -> Path | None:
+    def _directory(self, cgroups_path: str) -> str | None:
         """Return the directory for a runtime's cgroups_path: ``slice:prefix:id`` of systemd, or a plain path."""
-        where = relative_directory(cgroups_path)
-        return None if where is None else self._base / where
+        where = _relative(cgroups_path)
+        return None if where is None else f"{self._top}/{where}"
 
 
 def relative_directory(cgroups_path: str) -> PurePosixPath | None:
@@ -131,6 +120,9 @@ def _relative(cgroups_path: str) -> str | None:
     return "/".join((*slices, unit))
 
 
+# By plain calls and texts, here and where directories are named: every synchronisation and every walk of the audit
+# reads each container's files. pathlib takes ten times as long, and interns each part of a path, for which the
+# interpreter's table of such strings grows by a megabyte in the end.
 def _read(path: str) -> str:
     """Return the text of a small file; raises OSError and ValueError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,8 +135,13 @@ def _read(path: str) -> str:
     return text.decode()
 
 
-def _has_processes(directory: Path) -> bool:
+def has_processes(directory: str) -> bool:
+    """Return whether a cgroup has processes, itself or below; those below are not told of by v1."""
     try:
-        return bool((directory / "cgroup.procs").read_text().strip())
-    except OSError:
+        return "populated 1" in _read(f"{directory}/cgroup.events")
+    except (OSError, ValueError):
+        pass  # v1 has no such file
+    try:
+        return bool(_read(f"{directory}/cgroup.procs").strip())
+    except (OSError, ValueError):
         return False

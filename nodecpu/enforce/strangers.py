@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from nodecpu.enforce.cgroups import has_processes
+
 _TOPS: Final = ("kubepods.slice", "kubepods")
 _POD: Final = re.compile(r"(?:kubepods-(?:besteffort-|burstable-)?)?pod[0-9A-Za-z_.-]+?(?:\.slice)?", re.ASCII)
 _UNIT: Final = re.compile(r"(?:[A-Za-z0-9]+-)*?([0-9A-Za-z_.]+?)(?:\.scope|\.service)?", re.ASCII)
@@ -38,17 +40,17 @@ class Strangers:
 
     def _groups(self) -> Iterator[tuple[str, str]]:
         """Yield the groups in pods' groups that have processes: place below the hierarchy, and name."""
-        count = 0
+        count, base = 0, str(self._base)
         for top in _TOPS:
-            for directory, names, _ in os.walk(self._base / top):
-                if _POD.fullmatch(Path(directory).name) is None:
+            for directory, names, _ in os.walk(f"{base}/{top}"):
+                if _POD.fullmatch(directory.rpartition("/")[2]) is None:
                     continue
                 for name in sorted(names):
                     count += 1
                     if count > _MOST:
                         return
-                    if _is_populated(Path(directory, name)):
-                        yield f"/{Path(directory, name).relative_to(self._base)}", name
+                    if has_processes(f"{directory}/{name}"):
+                        yield f"{directory.removeprefix(base)}/{name}", name
                 names.clear()  # what is in a container is its own affair
 
 
@@ -58,14 +60,3 @@ def _is_known(name: str, known: Collection[str]) -> bool:
         return long[0] in known
     plain = _UNIT.fullmatch(name)
     return name in known or (plain is not None and plain[1] in known)
-
-
-def _is_populated(place: Path) -> bool:
-    try:
-        return "populated 1" in (place / "cgroup.events").read_text()
-    except OSError:
-        pass  # v1 has no such file
-    try:
-        return bool((place / "cgroup.procs").read_text().strip())
-    except OSError:
-        return False

@@ -54,6 +54,11 @@ _IO_CLASSES: Final = {
 
 _MOUNT_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec", "rprivate")
 
+_RUNTIMES_OWN: Final = "io.kubernetes."
+"""Runtimes add annotations of their own to those of a pod, by the dozen. Nothing in them asks for CPUs, and they are
+most of what a sandbox takes in memory. Source: containerd pkg/cri/annotations, CRI-O pkg/annotations.
+"""
+
 Entry_co = TypeVar("Entry_co", covariant=True)
 
 
@@ -77,7 +82,7 @@ def sandbox(pod: nri_read_pb2.Pod) -> Sandbox:
         name=pod.name,
         runtime_handler=pod.runtime_handler,
         cgroup_parent=pod.linux.cgroup_parent,
-        annotations=dict(pod.annotations),
+        annotations={name: pod.annotations[name] for name in pod.annotations if not name.startswith(_RUNTIMES_OWN)},
     )
 
 

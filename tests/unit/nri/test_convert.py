@@ -39,6 +39,14 @@ def test_sandbox_is_translated() -> None:
     )
 
 
+def test_what_runtimes_note_of_their_own_on_a_sandbox_is_not_kept() -> None:
+    pod = nri_pb2.PodSandbox(id="s1", uid="u1")
+    pod.annotations.update({"io.kubernetes.cri.sandbox-id": "s1", "io.kubernetes.cri-o.Spec": "{}"})
+    pod.annotations.update({"prefer-isolated-cpus.resource-policy.nri.io/pod": "true", "kubernetes.io/config.seen": ""})
+    kept = convert.sandbox(nri_read_pb2.Pod.FromString(pod.SerializeToString())).annotations
+    assert kept == {"prefer-isolated-cpus.resource-policy.nri.io/pod": "true", "kubernetes.io/config.seen": ""}
+
+
 def test_container_is_translated() -> None:
     message = nri_pb2.Container(id="c1", pod_sandbox_id="s1", name="main", state=nri_pb2.CONTAINER_RUNNING)
     message.CDI_devices.add(name="dra.cpu/cpu=claim-u-0")
