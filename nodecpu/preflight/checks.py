@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nodecpu.config import Config
 from nodecpu.nri.versions import RuntimeVersion
 from nodecpu.preflight.finding import Finding
-from nodecpu.preflight.host import arranged_host, host_findings
+from nodecpu.preflight.host import arranged_host, host_findings, size_findings
 from nodecpu.preflight.kubelet import directory_finding, kubelet_findings, read_kubelet
 from nodecpu.preflight.runtime import (
     Run,
@@ -36,6 +36,8 @@ def local_findings(config: Config, link: RuntimeLink | None, run: Run = run_prog
     root = config.paths.root
     arranged, machine = arranged_host(config)
     yield machine
+    if arranged is not None:
+        yield from size_findings(arranged.usable.all, len(arranged.devices))
     yield from host_findings(config)
     runtimes = read_runtimes(root)
     if link is None:

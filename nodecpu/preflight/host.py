@@ -6,15 +6,24 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from nodecpu.arrangement import Arrangement, arrange
 from nodecpu.config import Config
+from nodecpu.cpuset import CpuSet
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.errors import NodeCpuError
 from nodecpu.preflight.files import read_text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
 from nodecpu.startup import node_name
 from nodecpu.topology.sysfs import read_topology
+
+_MASK_CPUS: Final = 1024
+"""What a mask of fixed size holds. Source: sched_setaffinity(2), cpu_set_t; runc#5023, crun#2229."""
+
+_OF_A_FIXED_MASK: Final = CpuSet(range(_MASK_CPUS))
+_MANY_DEVICES: Final = 256
+"""Source: kubernetes#131730, where hundreds of devices on a node take a scheduler seconds."""
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -31,6 +40,24 @@ def arranged_host(config: Config) -> tuple[Arrangement | None, Finding]:
     if not usable.grantable:
         return arranged, failed("CPUs", f"{seen}: none can be given to claims", "lower policy.reserved")
     return arranged, ok("CPUs", seen)
+
+
+def size_findings(cpus: CpuSet, devices: int) -> Iterator[Finding]:
+    """Yield what goes wrong with large machines: ``cpus`` are the usable ones, ``devices`` what is published."""
+    if beyond := cpus - _OF_A_FIXED_MASK:
+        yield warning(
+            "CPU numbers",
+            f"some runc from 1.3.1 on and some crun let a new container run on CPUs up to {_MASK_CPUS - 1} alone,"
+            f" whatever its cpuset: {beyond} are left out",
+            "look at Cpus_allowed_list in /proc/PID/status of a container that has some of them; where they are"
+            " missing, take another version of the OCI runtime",
+        )
+    if devices > _MANY_DEVICES:
+        yield warning(
+            "devices",
+            f"{devices} devices: a scheduler may need seconds for each pod that has a claim",
+            'dra.grouping = "numa", or whatever else gives fewer',
+        )
 
 
 def host_findings(config: Config) -> Iterator[Finding]:

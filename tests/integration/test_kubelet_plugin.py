@@ -27,6 +27,12 @@ DEVICE = PreparedDevice(
     share_id="4a7f7009-39aa-4e12-b928-4b7a67ce0bdd",
 )
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS, PING, GOAWAY = 4, 6, 7
+ACK = 1
+PINGS = 8640
+"""Source of the numbers: RFC 9113, 3.4 and 6. A ping every ten seconds of a day."""
+
 
 @pytest.fixture
 def root() -> Iterator[Path]:
@@ -287,3 +293,54 @@ def test_hostile_bytes_are_refused_and_the_service_goes_on(root: Path) -> None:
             assert (await kubelet.prepare(claim("a")))["a"].error == ""
 
     run(test)
+
+
+def test_connection_that_only_pings_is_kept_however_often_it_does(root: Path) -> None:
+    """U87: the pings of a day without calls, in a moment; a server may take them for abuse and end the connection."""
+
+    async def test() -> None:
+        async with served(root, FakeClaims()):
+            reader, writer = await asyncio.open_unix_connection(service_socket(root, "dra.cpu"))
+            writer.write(PREFACE + http2_frame(SETTINGS))
+            for number in range(PINGS):
+                writer.write(http2_frame(PING, number.to_bytes(8, "big")))
+            answered = 0
+            async with asyncio.timeout(20):
+                while answered < PINGS:
+                    kind, flags, payload = await read_frame(reader)
+                    assert kind != GOAWAY, payload
+                    if kind == PING and flags == ACK:
+                        assert int.from_bytes(payload, "big") == answered
+                        answered += 1
+            writer.close()
+            await writer.wait_closed()
+
+    run(test)
+
+
+def test_peers_that_connect_and_say_nothing_more_hold_up_nobody(root: Path) -> None:
+    """U87: half a greeting, or none, from peers of whom nothing is heard again."""
+
+    async def test() -> None:
+        async with served(root, FakeClaims()):
+            silent = [await asyncio.open_unix_connection(service_socket(root, "dra.cpu")) for _ in range(50)]
+            for _, writer in silent[::2]:
+                writer.write(PREFACE[:9])
+            async with kubelet_of(service_socket(root, "dra.cpu")) as kubelet:
+                assert (await kubelet.prepare(claim("a")))["a"].error == ""
+            for _, writer in silent:
+                writer.close()
+                await writer.wait_closed()
+
+    run(test)
+
+
+def http2_frame(kind: int, payload: bytes = b"") -> bytes:
+    """Return a frame that concerns the connection."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Return the next frame's kind, flags and payload."""
+    head = await reader.readexactly(9)
+    return head[3], head[4], await reader.readexactly(int.from_bytes(head[:3], "big"))

@@ -1,7 +1,8 @@
 """Known kinds of fault of programs like this one, and what shows that we are free of each.
 
 The list of faults is kept beside the project; the ids are its. A fault is answered by tests, by scenarios of the lab,
-or by the reason why it cannot occur here or is not ours. What is named in the docstring of a test needs no line here.
+or by a line of the documents that says why it cannot occur here or is not ours. What is named in the docstring of a
+test needs no line here.
 """
 
 from __future__ import annotations
@@ -111,17 +112,15 @@ SHOWN = {
 }
 
 REASONS = {
-    "U10": "the scheduler's own; our books refuse what does not fit (U9)",
-    "U13": "the kubelet's Topology Manager does not see DRA devices; claims name NUMA nodes instead",
-    "U16": "machines within pods are out of scope; metadata files tell them their CPUs",
-    "U68": "a fault of runc that writes thread affinities, not cpusets; nothing of ours can undo it",
-    "U69": "a fault of crun; an update that fails stays pending and is repaired like any drift (R7)",
-    "U115": "the cluster autoscaler's; slices are published as soon as the runtime is synchronised",
-    "U147": "/proc/cpuinfo is not read",
-    "U151": "devices are NUMA nodes by default; single CPUs are a choice that the reference warns of",
-    "U159": "not tried where SELinux enforces: files and sockets have the labels of the directories they are in",
-    "U167": "packages carry their dependencies in a directory of their own (e2e/test_packages.py)",
+    "U13": "the kubelet's Topology Manager does not align claims",
+    "U16": "a virtual machine in a pod needs CPUs for its own threads",
+    "U69": "crun does not update a cpuset under systemd",
+    "U115": "a cluster autoscaler does not see claims",
+    "U147": "/proc/cpuinfo differs between architectures",
+    "U159": "SELinux denies access to sockets or files",
+    "U167": "an upgrade of the distribution's Python, or pip, breaks the daemon",
 }
+"""How a fault that cannot occur here, or is not ours, begins in the table of docs/explanation/reliability.md."""
 
 
 @cache
@@ -146,6 +145,11 @@ def test_every_grave_fault_is_answered() -> None:
 
 def test_no_fault_is_answered_twice() -> None:
     assert not SHOWN.keys() & REASONS.keys()
+
+
+@pytest.mark.parametrize("fault", REASONS)
+def test_why_it_cannot_occur_or_is_not_ours_is_told_to_operators(fault: str) -> None:
+    assert f"\n| {REASONS[fault]}" in (ROOT / "docs/explanation/reliability.md").read_text()
 
 
 @pytest.mark.parametrize(("fault", "places"), SHOWN.items(), ids=SHOWN)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from nodecpu.config import Config, Kube, parse
+from nodecpu.cpuset import CpuSet
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.preflight.finding import Finding, Grade
-from nodecpu.preflight.host import arranged_host, host_findings
+from nodecpu.preflight.host import arranged_host, host_findings, size_findings
 
 
 def config(root: Path, extra: str = "") -> Config:
@@ -105,3 +106,14 @@ def test_missing_things_are_told_apart(tmp_path: Path) -> None:
     assert findings["CDI files"].seen == f"{tmp_path}/cdi is no directory"
     assert findings["state directory"].grade is Grade.OK
     assert "kubeconfig" not in found(replace(made, kube=Kube(enabled=False)))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "devices", "checks"),
+    [("0-1023", 256, []), ("0-1024", 8, ["CPU numbers"]), ("0-511", 257, ["devices"])],
+)
+def test_what_goes_wrong_with_large_machines_is_told_before_it_does(cpus: str, devices: int, checks: list[str]) -> None:
+    """U68, U151: a runc that cuts affinities at 1024 CPUs, a scheduler that is slow with hundreds of devices."""
+    found = list(size_findings(CpuSet.parse(cpus), devices))
+    assert [one.check for one in found] == checks
+    assert all(one.grade is Grade.WARNING for one in found)
