@@ -414,15 +414,19 @@ class Service:
         if not self.books.pending.see(container.id, seen, placement):
             self._counters.late_containers += 1
 
-    def _kept_off(self) -> tuple[Update, ...]:
+    def _kept_off(self, *, besides: ContainerID | None = None) -> tuple[Update, ...]:
         """Return updates for containers that cannot be judged yet: whatever they are, they are not others' (G9, R2).
 
         What they show themselves they keep: unproven is not forged.
         """
+        if not self._unproven:
+            return ()
         ledger = self.books.ledger
         own = union(grant.exclusive for grant in ledger.containers.values())
         found = []
         for container in self._unproven.values():
+            if container.id == besides:
+                continue
             shown = shown_by(container)
             others = own | union(claim.cpus for uid, claim in ledger.claims.items() if uid not in shown)
             seen = self._probe.seen(container.cgroups_path)
@@ -610,7 +614,7 @@ class Service:
             grant = self.books.ledger.containers.get(container_id)
             if grant is not None and (seen := self._probe.seen(grant.path)) is not None:
                 pending.see(container_id, seen, self.books.placement(container_id))
-        return pending.due(besides=besides)
+        return (*pending.due(besides=besides), *self._kept_off(besides=besides))
 
     def _reply(self, updates: tuple[Update, ...]) -> tuple[Update, ...]:
         self.books.pending.replied()

@@ -384,6 +384,25 @@ def test_a_container_that_cannot_be_judged_yet_is_kept_off_what_others_own(scene
     play(scene, after, synchronized=False)
 
 
+def test_a_container_that_cannot_be_judged_yet_moves_off_what_others_get(scene: Scene) -> None:
+    """G9, C12: with the reply that creates the other's container."""
+
+    async def before(node: Node) -> None:
+        await node.prepare(claim(1, (NODES[1], 2)))
+        pod = PodShape(number=1, claims=("claim-1",))
+        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
+
+    async def after(node: Node) -> None:
+        node.synchronize()
+        assert runs_on(node, 1) == ALL
+        await node.prepare(claim(2, (NODES[2], 2)))
+        holder(node, 2, claim(2).uid)
+        assert runs_on(node, 1) == ALL - CpuSet.parse("8-9")
+
+    play(scene, before)
+    play(scene, after, synchronized=False)
+
+
 def test_a_container_that_could_not_be_judged_goes_with_its_sandbox(scene: Scene) -> None:
     """C12: a runtime may tell nothing more of it, and its claim would be in use for ever."""
 
