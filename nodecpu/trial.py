@@ -44,7 +44,9 @@ def tried(service: Service, driver: str, objects: Sequence[bytes]) -> tuple[Tria
             claim = decode_claim(one.data, driver=driver, uid=uid, namespace=one.namespace, name=one.name)
             rows.append(trial.claim(claim))
         else:
-            rows += trial.pod(decode_pod(one.data))
+            pod = decode_pod(one.data)
+            # One that no scheduler has seen is taken to be counted as new pods are.
+            rows += trial.pod(replace(pod, counted_claims=pod.counted_claims or None))
     return tuple(rows)
 
 

@@ -63,9 +63,26 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     resources: _Resources | None = None
 
 
+class _Named(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+
+
+class _Counted(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the scheduler took from the node for a claim: ``resources`` in 1.36, ``mapping`` in 1.37."""
+
+    resource_claim_name: str
+    resources: Mapping[str, object] | None = None
+    mapping: tuple[_Named, ...] | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        return "cpu" in (self.resources or ()) or any(one.name == "cpu" for one in self.mapping or ())
+
+
 class _Status(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     qos_class: str | None = None
     resource_claim_statuses: tuple[_PodClaim, ...] | None = None
+    node_allocatable_resource_claim_statuses: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +130,20 @@ def _pod_spec(pod: _Pod) -> PodSpec:
         pod_request_mcpu=_amount(spec.resources, "requests", "cpu", parse_milli),
         pod_limit_mcpu=_amount(spec.resources, "limits", "cpu", parse_milli),
         terminating=meta.deletion is not None,
+        counted_claims=_counted(pod.status.node_allocatable_resource_claim_statuses),
     )
+
+
+def _counted(told: msgspec.Raw) -> frozenset[str]:
+    """Return the claims that the scheduler counted as CPU requests; none where that is told in another form.
+
+    The field is alpha: a pod must not be unreadable for it. Source: core/v1 types.go of 1.36 and 1.37 (KEP-5517).
+    """
+    try:
+        entries = msgspec.json.decode(told, type=tuple[_Counted, ...] | None)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return frozenset()
+    return frozenset(one.resource_claim_name for one in entries or () if one.is_cpu)
 
 
 def _container(one: _Container, kind: ContainerKind, claims: Mapping[str, str | None]) -> ContainerSpec:

@@ -12,7 +12,7 @@ from nodecpu.lab.apiserver import now
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
 from nodecpu.lab.objects import CLAIMS, CLASSES, EVENTS, NODES, PODS, SLICES, TOPOLOGIES, ApiError, Key, ObjectStore
 from nodecpu.lab.podspec import claim_names, mcpu, qos_class, with_defaults
-from nodecpu.lab.scheduler import Want, allocate, pool_of
+from nodecpu.lab.scheduler import Want, allocate, counted, pool_of
 
 _FINALIZER = "resource.kubernetes.io/delete-protection"
 
@@ -104,6 +104,10 @@ class Cluster:
             status["resourceClaimStatuses"] = [
                 {"name": name, "resourceClaimName": claim} for name, claim in named.items()
             ]
+        names = claim_names(pod | {"status": status}).values()
+        claims = [self.store.get(Key(kind=CLAIMS, namespace=namespace, name=name)) for name in names]
+        if told := [one for one in (counted(self.slices(), claim) for claim in claims) if one]:
+            status["nodeAllocatableResourceClaimStatuses"] = list(told)
         pod = self.store.update(key, pod | {"status": status}, status=True)
         for claim in claim_names(pod).values():
             self.reserve(namespace, claim, name, text(pod, "metadata", "uid"))

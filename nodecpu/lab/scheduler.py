@@ -109,6 +109,28 @@ def allocate(pool: Pool, claims: Sequence[Mapping[str, Json]], wants: Sequence[W
     }
 
 
+def counted(slices: Sequence[Mapping[str, Json]], claim: Mapping[str, Json]) -> JsonObject:
+    """Return what the node gives a pod for a claim, as its status tells it; empty unless the devices are mapped.
+
+    Source: KEP-5517; ``resources`` in Kubernetes 1.36, ``mapping`` in 1.37.
+    """
+    devices = {text(one, "name"): one for part in slices for one in nodes(part, "spec", "devices")}
+    amount, key = Fraction(0), ""
+    for result in _results([claim]):
+        device = devices.get(text(result, "device"), {})
+        for field in ("nodeAllocatableResources", "nodeAllocatableResourceMappings"):
+            told = node(device, field, "cpu")
+            told = node(told, "mapping") if field == "nodeAllocatableResources" else told
+            if told:
+                consumed = leaf(result, "consumedCapacity", text(told, "capacityKey"))
+                amount += quantity(consumed) if consumed is not None else 1
+                key = "mapping" if field == "nodeAllocatableResources" else "resources"
+    if not key:
+        return {}
+    told_cpu: Json = {"cpu": str(amount)} if key == "resources" else [{"name": "cpu", "quantity": str(amount)}]
+    return {"resourceClaimName": text(claim, "metadata", "name"), key: told_cpu}
+
+
 def _choose(pool: Pool, taken: Mapping[str, Fraction], used: Set[str], want: Want, key: str) -> tuple[str, str]:
     if want.device is not None:
         return want.device, want.cpus

@@ -61,7 +61,8 @@ class PodSpec:
     """A pod of this node as the API server last told (N1).
 
     ``runtime_uid`` is the UID the runtime uses: for a static pod the hash in the annotation
-    kubernetes.io/config.mirror, else the pod's own UID. ``terminating``: its deletion was asked for.
+    kubernetes.io/config.mirror, else the pod's own UID. ``terminating``: its deletion was asked for. ``counted_claims``
+    are the ResourceClaims whose CPUs the scheduler took from the node's as it does CPU requests; None: not known.
     """
 
     uid: PodUID
@@ -75,6 +76,7 @@ class PodSpec:
     pod_request_mcpu: int | None = None
     pod_limit_mcpu: int | None = None
     terminating: bool = False
+    counted_claims: frozenset[str] | None = None
 
     @property
     def is_mirror(self) -> bool:

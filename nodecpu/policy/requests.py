@@ -8,7 +8,7 @@ from enum import Enum
 from nodecpu.cpuset import CpuSet
 from nodecpu.errors import BadRequest
 from nodecpu.policy.annotations import NO_PREFERENCES, Preferences
-from nodecpu.policy.facts import Container, PodSpec, QoS, Resources, Sandbox
+from nodecpu.policy.facts import Container, ContainerSpec, PodSpec, QoS, Resources, Sandbox
 from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.pools import Level
 from nodecpu.policy.priority import Priority
@@ -66,7 +66,8 @@ class Request:
 class Told:
     """What is known of a container: its CPU request (0: none) and limit, and its pod's class.
 
-    The limit is the pod's where the container has none of its own.
+    The limit is the pod's where the container has none of its own. ``counted``: the scheduler counted its claims as CPU
+    requests of the pod beside those it names (None: not known, then as the devices that are published say).
     ``may_own``: it may get exclusive CPUs, as far as its class and its amounts go. ``by_pod``: its cgroup's figures are
     made of its pod's resources. ``note`` is a word on where this comes from, for the reason.
     """
@@ -76,6 +77,7 @@ class Told:
     qos: QoS
     may_own: bool = True
     by_pod: bool = False
+    counted: bool | None = None
     note: str = ""
 
 
@@ -114,6 +116,8 @@ def request_of(  # noqa: PLR0913 - each is a fact of its own
         return replace(base, reason="cpu.preserve: left alone")
     shared_only = False
     if claimed:
+        if told.counted is not None:
+            rules = replace(rules, mapping_published=told.counted)
         word = _not_its_own(rules, preferences, mcpu, len(claimed))
         if word is not None:
             return replace(base, group=Group.CLAIMED, reason=f"{why}{word}: its claims alone")
@@ -163,7 +167,13 @@ def told_of(sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Tol
     may_own = spec.qos is QoS.GUARANTEED and (not by_pod or limit == mcpu)
     # The kubelet gives a container without a limit the pod's as its quota.
     limit = spec.pod_limit_mcpu if limit is None else limit
-    return Told(mcpu=mcpu, limit_mcpu=limit, qos=spec.qos, may_own=may_own, by_pod=by_pod)
+    counted = None if spec.counted_claims is None or mine is None else _is_counted(mine, spec.counted_claims)
+    return Told(mcpu=mcpu, limit_mcpu=limit, qos=spec.qos, may_own=may_own, by_pod=by_pod, counted=counted)
+
+
+def _is_counted(container: ContainerSpec, claims: frozenset[str]) -> bool:
+    """Return whether the scheduler counted what a container claims: all claims of a pod, or none (KEP-5517)."""
+    return any(one.claim in claims for one in container.claims)
 
 
 def resized(grant: ContainerGrant, told: Told, wanted: Resources) -> Told:

@@ -37,9 +37,10 @@ class Rules:
 
     ``is_flat``: exclusive CPUs by claim only, a holder's own request is accounting, no reserved group (P1).
     ``min_shared`` below 0 means: none with reserved CPUs, else one (C14). ``mapping_published`` tells whether the
-    node-allocatable mapping is on the published devices (G13). ``token_request_mcpu`` is G15's limit. ``may_*`` are
-    the namespaces (globs) whose pods may ask for what takes from others (A). ``namespace_scheduling`` gives namespaces
-    (globs) a scheduling class, the first that matches; ``qos_scheduling`` gives one to QoS classes.
+    node-allocatable mapping is on the published devices, for pods that do not tell themselves (G13).
+    ``token_request_mcpu`` is G15's limit. ``may_*`` are the namespaces (globs) whose pods may ask for what takes from
+    others (A). ``namespace_scheduling`` gives namespaces (globs) a scheduling class, the first that matches;
+    ``qos_scheduling`` gives one to QoS classes.
     """
 
     driver: str = "dra.cpu"

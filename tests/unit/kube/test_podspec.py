@@ -38,6 +38,7 @@ def test_recorded_pod_is_read_whole() -> None:
         name="p4",
         qos=QoS.BURSTABLE,
         containers={"with-both": replace(without, name="with-both", claims=claims), "without": without},
+        counted_claims=frozenset(),
     )
 
 
@@ -159,3 +160,25 @@ def test_without_a_known_class_nothing_exclusive_is_inferred(told: object) -> No
 def test_hostile_bytes_get_a_typed_error(data: bytes) -> None:
     with pytest.raises(BadRequest, match="not a pod"):
         decode_pod(data)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({"resources": {"cpu": "2"}, "containers": ["main"]}, id="1.36"),
+        pytest.param({"mapping": [{"name": "memory", "quantity": "1Gi"}, {"name": "cpu", "quantity": "2"}]}, id="1.37"),
+    ],
+)
+def test_status_tells_which_claims_the_scheduler_counted(told: Mapping[str, object]) -> None:
+    """G13: in the form of either version; claims for memory alone do not count."""
+    memory = {"resourceClaimName": "m", "resources": {"memory": "1Gi"}, "mapping": [{"name": "memory"}]}
+    found = pod({}, nodeAllocatableResourceClaimStatuses=[{"resourceClaimName": "c", **told}, memory])
+    assert found.counted_claims == frozenset({"c"})
+
+
+@pytest.mark.parametrize(
+    "told", [None, [], 3, [{}], [{"resourceClaimName": "c"}], [{"resourceClaimName": "c", "mapping": 1}]]
+)
+def test_status_in_another_form_counts_nothing_and_the_pod_is_read(told: object) -> None:
+    """G13: the field is alpha."""
+    assert pod({}, nodeAllocatableResourceClaimStatuses=told).counted_claims == frozenset()

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodecpu.policy.facts import PodSpec, QoS
+from nodecpu.policy.facts import ClaimRef, PodSpec, QoS
 from nodecpu.policy.grants import Group
 from nodecpu.policy.ledger import violations
 from nodecpu.policy.requests import request_of
@@ -56,6 +56,25 @@ def test_request_of_two_beside_a_claim_of_two(rules: Rules, count: int) -> None:
     app = create(node, mcpu=2000, claims=[taken])
     assert taken.cpus <= runs_on(node, app) <= cpus("4-7")
     assert len(runs_on(node, app)) == count
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize(
+    ("counted", "group"),
+    [
+        pytest.param(("c1",), Group.MULTI, id="counted"),
+        pytest.param((), Group.CLAIMED, id="scheduled by one that does not count"),
+        pytest.param(("gpu",), Group.CLAIMED, id="another container's claim was counted"),
+    ],
+)
+def test_pod_tells_whether_the_scheduler_counted_its_claims(
+    counted: tuple[str, ...], group: Group, *, published: bool
+) -> None:
+    """G13: by its status, whatever the slices say now."""
+    spec = pod_spec(qos=QoS.GUARANTEED, mcpu=2000, claims=[ClaimRef(claim="c1")])
+    told = replace(spec, counted_claims=frozenset(counted))
+    request = request_of(Rules(mapping_published=published), sandbox(), container(), told, cpus("0-1"), reserved=True)
+    assert request.group is group
 
 
 def test_request_of_nine_beside_a_claim_of_eight_gets_one_more() -> None:
