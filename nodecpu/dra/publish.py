@@ -329,7 +329,7 @@ class SlicePublisher:
         self._version_is_due = False
         if (major, minor) == self._version:
             return
-        if self._version is not None:
+        if self._version is not None or self.status.is_lacking:  # perhaps not the one that was found lacking
             self._look_is_due = True
             self._asked.set()
             self._due.set()

@@ -217,7 +217,8 @@ class ApiServer:
             self._trace.add("api", "node", _describe(request), text(answer, "metadata", "name"))
             _answer(writer, 201 if request.method == "POST" else 200, answer)
         except ApiError as error:
-            self._trace.add("api", "node", f"{method} {urlsplit(target).path}", f"{error.status} {error.reason}")
+            did = "TRY" if "dryRun=" in target else method
+            self._trace.add("api", "node", f"{did} {urlsplit(target).path}", f"{error.status} {error.reason}")
             _answer(writer, error.status, error.body(), retry_after_s=error.retry_after_s)
         await writer.drain()
         return True
