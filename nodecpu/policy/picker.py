@@ -10,7 +10,8 @@ last two are chosen so that the fewest L3 groups and cores are touched as well.
 Theory of operation: a unit's *census* tells what occurs in the units at and below it. Sizes of units are few, so it is
 one int: each size, the smallest lowest, has three fields, and bit ``n`` of a field stands for a unit of that size with
 
-- mixed: ``n`` CPUs in wholly free cores, and enough free ones in broken cores for what of a request is not a core,
+- mixed: ``n`` CPUs in wholly free cores, and enough free ones in broken cores for what of a request is not a core; of
+  units no larger than the largest core: ``n`` free CPUs, and none of them in a wholly free core,
 - whole: ``n`` CPUs in wholly free cores,
 - free: ``n`` free CPUs of any kind.
 
@@ -72,6 +73,8 @@ class _Layout:
         """Return the census bits of a unit with so many CPUs free and in wholly free cores."""
         base, step = self._bases[kind], kind[0] + 1
         bits = 1 << (base + step + whole) | 1 << (base + 2 * step + free)
+        if kind[0] <= self.threads:
+            return bits if whole else bits | 1 << (base + free)
         return bits | 1 << (base + whole) if free - whole >= self.threads - 1 else bits
 
     def levels(self, mask: int) -> tuple[tuple[int, ...], ...]:
@@ -90,7 +93,8 @@ class _Layout:
             for (size, _), base in self._bases.items():
                 if size >= count:
                     step = size + 1
-                    bits |= _bits(base, count - rest, size) if rest else 0
+                    least = count if size <= self.threads else count - rest
+                    bits |= _bits(base, least, size) if rest else 0
                     bits |= _bits(base + step, count, size) | _bits(base + 2 * step, count, size)
             self._homes[count] = bits
         return self._homes[count]
@@ -289,8 +293,8 @@ class _Share:
 
     @property
     def steps(self) -> list[int]:
-        """How many CPUs its fullest L3 group has free, its two fullest, and so on; at last all that it has."""
-        return [*self._rooms[0], self.room]
+        """How many CPUs its fullest L3 group has free, its two fullest, and so on; then the same of its cores."""
+        return [some for rooms in self._rooms for some in rooms]
 
     def costs(self, count: int) -> tuple[int, ...]:
         """Return how many L3 groups and how many cores ``count`` CPUs touch at least, beside the first of each."""
@@ -307,7 +311,7 @@ def _divide(unit: Unit, free: int, count: int) -> int:
     """Return the mask of ``count`` CPUs of ``free`` from as few of the unit's groups as can be.
 
     All but two groups are the largest, taken whole. The last two are those that touch the fewest groups below, the
-    first of them giving all or some whole L3 groups; of equals the one that is left with the least, then the lowest.
+    first of them giving all that it has in some of its L3 groups or cores; of equals the one that is left with the least, then the lowest.
     """
     left = [_Share(group, part) for group in unit.groups if (part := free & group.mask)]
     left.sort(key=lambda one: (-one.room, one.unit.size))

@@ -36,8 +36,29 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
     "nodecpu.policy.picker": (
         _as_long("_divide"),
         Explained(where="_Layout.number", what="3 -> 4", why="the fields lie further apart, which means nothing"),
+        Explained(where="_Layout.number", what="0 -> 1", why="all fields lie one bit higher, which means nothing"),
+        *(
+            Explained(where="_Census", what="0 -> 1", why="of a unit that was never counted only the free CPUs are read")
+            for _ in range(3)
+        ),
+        Explained(where="build_units", what="1 -> 2", why="a rank of -2 comes before all others as -1 does"),
+        Explained(
+            where="_take_crossing",
+            what="3 -> 4",
+            why="units of a size have no CPU in common: no two are equal in what is compared before",
+        ),
         Explained(where="", what="4 -> 5", why="how many units are tried bounds the time; there are seldom more"),
         Explained(where="", what="8 -> 9", why="how many groups are tried bounds the time; there are seldom more"),
+    ),
+    "nodecpu.policy.pools": (
+        Explained(
+            where="PoolTree.__init__",
+            what="1 -> 2",
+            why="the parent of the first pool after the root is the root, to which no walk hands anything on",
+        ),
+    ),
+    "nodecpu.policy.pull": (
+        Explained(where="", what="10 -> 11", why="the weight is a choice: between what pods ask for and nothing"),
     ),
     "nodecpu.policy.requests": (
         Explained(
@@ -51,6 +72,16 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
             why="a request of just what is claimed has been taken for its mirror before",
         ),
     ),
+    "nodecpu.policy.room": (
+        _as_long("survey"),
+        _as_long("slice_counts"),
+        Explained(
+            where="survey",
+            what="spare[parent] < spare[index] -> spare[parent] <= spare[index]",
+            why="where both are equal one is set to what it is",
+        ),
+    ),
+    "nodecpu.policy.scoring": (_as_long("best_pool"), _as_long("best_pool")),
     "nodecpu.policy.wishes": (
         _as_long("_of_mixed_cores"),
         _as_long("_over"),

@@ -174,6 +174,57 @@ def test_a_single_cpu_breaks_no_core_while_another_is_broken() -> None:
     assert pick(build_units(build_topology(N4C16)), CpuSet.parse("0,4-5"), 1) == CpuSet.parse("0")
 
 
+@settings(max_examples=60)
+@given(st.sampled_from([Shape(cores=3, threads=4), Shape(nodes=2, cores=2, threads=8)]), st.data())
+def test_less_than_a_core_breaks_none_while_a_broken_one_holds_it(shape: Shape, data: st.DataObject) -> None:
+    """K1: also where cores have many threads; of such cores that one is taken that is left with the least."""
+    topology, machine = built(shape)
+    cores = [core.cpus for core in topology.cores]
+    free = CpuSet(data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1)))
+    broken = [free & core for core in cores if free & core != core]
+    most = max((len(core) for core in broken), default=0)
+    assume(most)
+    count = data.draw(st.integers(1, most))
+    cpus = pick(machine, free, count)
+    assert cpus is not None
+    (core,) = (core for core in broken if cpus <= core)
+    assert len(core) == min(len(one) for one in broken if len(one) >= count)
+
+
+CHOICES = {
+    "a rest of less than a core comes from a broken one": (Shape(nodes=3, cores=2), "2-3,6-7,9,11", 3, "2-3,9"),
+    "whole cores that are just enough": (Shape(nodes=3, cores=2), "0-1,3,5-10", 7, "0-1,3,6-9"),
+    "broken cores that are just enough": (Shape(nodes=3, cores=2), "0-2,6-11", 5, "2,8-11"),
+    "of nodes with as much those with fewer caches": (
+        Shape(nodes=3, cores=4, l3_cores=2),
+        "0,6,13-14,21-22",
+        4,
+        "13-14,21-22",
+    ),
+    "of nodes that are divided by cores alone": (Shape(nodes=4, cores=2), "1,4-6,8-10,12-14", 7, "4-6,8-9,12-13"),
+    "of more sockets than are tried, that with the least": (
+        Shape(sockets=5, nodes=2, cores=6, threads=1),
+        "0-3,6-9,12-15,18-21,24-27,30-33,36-39,42-45,48-54",
+        7,
+        "48-54",
+    ),
+}
+
+
+@pytest.mark.parametrize(("shape", "free", "count", "expected"), CHOICES.values(), ids=CHOICES)
+def test_division_among_groups_takes(shape: Shape, free: str, count: int, expected: str) -> None:
+    """K1: what touches the fewest groups and breaks the fewest cores."""
+    _, machine = built(shape)
+    assert pick(machine, CpuSet.parse(free), count) == CpuSet.parse(expected)
+
+
+def test_last_of_several_clusters_is_taken_in_whole_cores() -> None:
+    """K1: also where two clusters have just what is left to take."""
+    topology, _ = built(Shape(cores=9))
+    machine = build_units(replace(topology, clusters=(group("0-5"), group("6-11"), group("12-17"))))
+    assert pick(machine, CpuSet.parse("0,2,4,6,8,12-13"), 5) == CpuSet.parse("0,2,4,12-13")
+
+
 def rank(topology: Topology, room: CpuSet, cpus: CpuSet) -> tuple[int, ...]:
     """Return what a division touches, and how many cores it leaves broken."""
     left = [room - cpus & core.cpus for core in topology.cores]
@@ -244,6 +295,11 @@ def cut_machines(draw: st.DrawFn) -> Topology:
 def test_impossible_machines_can_be_picked_from(topology: Topology, data: st.DataObject) -> None:
     """T2, K1: virtual machines have cores on two nodes; whatever is told, the amount is picked, the same each time."""
     units = build_units(topology)
+    pending = [units]
+    for unit in pending:
+        pending += unit.children
+        assert not unit.children or sum(child.size for child in unit.children) == unit.size
+        assert all(child.mask & unit.mask == child.mask for child in unit.children)
     free = data.draw(st.sets(st.sampled_from(sorted(topology.online)), min_size=1).map(CpuSet))
     for count in range(1, len(free) + 1):
         cpus = pick(units, free, count)
@@ -273,7 +329,8 @@ def test_bits_of_a_census_tell_kind_and_amounts_apart(shape: Shape) -> None:
                 bits = layout.bits_of(kind, free, whole)
                 assert bits & field == bits
                 assert (bits & layout.whole).bit_count() == 1
-                assert (bits & layout.mixed).bit_count() == (free - whole >= layout.threads - 1)
+                is_mixed = not whole if kind[0] <= layout.threads else free - whole >= layout.threads - 1
+                assert (bits & layout.mixed).bit_count() == is_mixed
                 assert bits & layout.mixed & layout.whole == 0
                 told[bits & ~layout.mixed] = free, whole
         assert len(told) == (kind[0] + 1) * (kind[0] + 2) // 2

@@ -211,6 +211,7 @@ def test_hostile_bytes_get_a_typed_error(data: bytes) -> None:
 
 def test_claim_may_be_as_large_as_stored_objects_are() -> None:
     """A byte more is refused."""
+    assert MAX_CLAIM_BYTES == 4_194_304
     data = claim(result())
     whole = data + b" " * (MAX_CLAIM_BYTES - len(data))
     assert decode(whole).results

@@ -13,7 +13,8 @@ from nodecpu.policy.picker import Unit
 Grade = tuple[int, bool, int, int]
 """The size of a unit, whether it is divided among groups, how it holds CPUs, and how many.
 
-How: 0: whole cores and enough broken ones beside; 1: whole cores; 2: any.
+How: 0: whole cores and enough broken ones beside, in units no larger than a core broken ones alone; 1: whole cores;
+2: any.
 """
 
 
@@ -48,6 +49,8 @@ def _own(unit: Unit, free: int, threads: int) -> set[Grade]:
     whole, every = _whole(unit, free).bit_count(), free.bit_count()
     kind = unit.size, bool(unit.groups)
     found = {(*kind, 1, whole), (*kind, 2, every)}
+    if unit.size <= threads:
+        return found if whole else found | {(*kind, 0, every)}
     return found | {(*kind, 0, whole)} if every - whole >= threads - 1 else found
 
 
@@ -58,12 +61,12 @@ def _all(unit: Unit, free: int, threads: int) -> set[Grade]:
 def _best(unit: Unit, free: int, count: int, threads: int) -> Grade:
     """Return the smallest unit's way to hold a request: of equals in whole cores, then with the least."""
     rest = count % threads
-    return min(_serving(_all(unit, free, threads), count, rest))
+    return min(_serving(_all(unit, free, threads), count, rest, threads))
 
 
-def _serving(grades: set[Grade], count: int, rest: int) -> Iterator[Grade]:
+def _serving(grades: set[Grade], count: int, rest: int, threads: int) -> Iterator[Grade]:
     for size, is_divided, way, number in grades:
-        least = count - rest if way == 0 else count
+        least = count - rest if way == 0 and size > threads else count
         if size >= count and number >= least and (way or rest):
             yield size, is_divided, way, number
 

@@ -42,3 +42,19 @@ def test_values_are_frozen_closed_and_built_by_name(module: str) -> None:
             continue
         assert value.__dataclass_params__.frozen, value  # type: ignore[attr-defined]  # no public way to ask
         assert all(field.kw_only for field in fields(value)), value
+
+
+SOMETHING = {("Told", "may_own"): True, ("Device", "step"): 1}
+"""Defaults that are something."""
+
+
+def test_what_is_not_said_is_nothing() -> None:
+    """A part that is left out says no, or nought; the rules apart, whose defaults are the configuration's."""
+    found = {
+        (value.__name__, part.name): part.default
+        for module in PURE
+        for value in values(module)
+        for part in fields(value)
+        if isinstance(part.default, bool | int) and value.__name__ != "Rules"
+    }
+    assert found == dict.fromkeys(found, 0) | SOMETHING
