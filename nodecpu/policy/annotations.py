@@ -117,9 +117,12 @@ def _hints(text: str) -> frozenset[HintSource]:
     return frozenset[HintSource]().union(*found)
 
 
+_KINDS: Final = (MemoryKind.DRAM, MemoryKind.HBM, MemoryKind.PMEM)
+
+
 def _memory(text: str) -> tuple[MemoryKind, ...]:
-    kinds = {kind.value: kind for kind in (MemoryKind.DRAM, MemoryKind.HBM, MemoryKind.PMEM)}
-    return tuple(dict.fromkeys(_word(kinds)(part) for part in _parts(text)))
+    words = {kind.value: (kind,) for kind in _KINDS} | {"mixed": _KINDS}
+    return tuple(dict.fromkeys(kind for part in _parts(text) for kind in _word(words)(part)))
 
 
 def _parts(text: str) -> list[str]:
@@ -163,7 +166,7 @@ KEYS: Final[Mapping[str, _Key]] = {
     "cpu.preserve": _flag_key("preserve_cpu"),
     "memory.preserve": _flag_key("preserve_memory"),
     "claimed-cpus-only": _flag_key("claimed_cpus_only"),
-    "memory-type": _Key(field="memory_types", read=_memory, allowed='a list of "dram", "hbm" and "pmem"'),
+    "memory-type": _Key(field="memory_types", read=_memory, allowed='a list of "dram", "hbm" and "pmem", or "mixed"'),
     "topologyhints": _Key(
         field="hints",
         read=_hints,

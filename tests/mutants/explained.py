@@ -37,10 +37,7 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
         _as_long("_divide"),
         Explained(where="_Layout.number", what="3 -> 4", why="the fields lie further apart, which means nothing"),
         Explained(where="_Layout.number", what="0 -> 1", why="all fields lie one bit higher, which means nothing"),
-        *(
-            Explained(where="_Census", what="0 -> 1", why="of a unit that was never counted only the free CPUs are read")
-            for _ in range(3)
-        ),
+        Explained(where="_Census", what="0 -> 1", why="of a unit that was never counted only the free CPUs are read"),
         Explained(where="build_units", what="1 -> 2", why="a rank of -2 comes before all others as -1 does"),
         Explained(
             where="_take_crossing",
@@ -81,7 +78,7 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
             why="where both are equal one is set to what it is",
         ),
     ),
-    "nodecpu.policy.scoring": (_as_long("best_pool"), _as_long("best_pool")),
+    "nodecpu.policy.scoring": (_as_long("best_pool"),),
     "nodecpu.policy.wishes": (
         _as_long("_of_mixed_cores"),
         _as_long("_over"),

@@ -67,6 +67,8 @@ def test_container_beats_pod_beats_bare_key(annotations: Mapping[str, str], *, p
         ("unlimited-burstable", "l3cache", "unlimited_burstable", Level.L3),
         ("claimed-cpus-only", "true", "claimed_cpus_only", True),
         ("memory-type", "hbm, dram", "memory_types", (MemoryKind.HBM, MemoryKind.DRAM)),
+        ("memory-type", "mixed", "memory_types", (MemoryKind.DRAM, MemoryKind.HBM, MemoryKind.PMEM)),
+        ("memory-type", "pmem,mixed", "memory_types", (MemoryKind.PMEM, MemoryKind.DRAM, MemoryKind.HBM)),
         ("topologyhints", "none", "hints", frozenset()),
         ("topologyhints", "true", "hints", frozenset(HintSource)),
         ("topologyhints", "mounts,pod-resources", "hints", {HintSource.MOUNTS, HintSource.POD_RESOURCES}),
