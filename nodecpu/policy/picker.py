@@ -311,7 +311,8 @@ def _divide(unit: Unit, free: int, count: int) -> int:
     """Return the mask of ``count`` CPUs of ``free`` from as few of the unit's groups as can be.
 
     All but two groups are the largest, taken whole. The last two are those that touch the fewest groups below, the
-    first of them giving all that it has in some of its L3 groups or cores; of equals the one that is left with the least, then the lowest.
+    first of them giving all that it has in some of its L3 groups or cores; of equals the one that is left with the
+    least, then the lowest.
     """
     left = [_Share(group, part) for group in unit.groups if (part := free & group.mask)]
     left.sort(key=lambda one: (-one.room, one.unit.size))
