@@ -29,6 +29,8 @@ POINTS: Final = (
     "cdi-removed",
     "nri-reply",
     "nri-replied",
+    "update-send",
+    "update-sent",
     "prepare-reply",
     "unprepare-reply",
     "socket-open",

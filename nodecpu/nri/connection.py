@@ -144,7 +144,9 @@ class Link:
     async def _update(self, payload: bytes, timeout_s: float) -> None:
         if self._trunk is None or self._state is not LinkState.SYNCHRONIZED:
             raise LinkError("no synchronised link to the runtime")
+        reach("update-send")
         reply = await self._trunk.call("UpdateContainers", payload, timeout_s=timeout_s)
+        reach("update-sent")
         if reply:  # nothing but the list of what failed can be in it
             raise CallError(Code.UNKNOWN, "the runtime could not apply the update")
 

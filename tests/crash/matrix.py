@@ -71,11 +71,17 @@ REACHED_IN: Final = {
     "cgroup-write": "drift",
     "cgroup-mems-written": "drift",
     "cgroup-written": "drift",
+    "update-send": "drift",
+    "update-sent": "drift",
     "cdi-remove": "stop holder",
     "cdi-removed": "stop holder",
     "unprepare-reply": "stop holder",
 }
 """The step that a short matrix uses; points not named here are reached when a holder is started."""
+
+
+BY_UPDATE: Final = ("update-send", "update-sent")
+"""Reached on runtimes that are sent updates which answer no request; the others have their cgroups written."""
 
 
 @dataclass
