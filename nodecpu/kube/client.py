@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -46,6 +47,15 @@ _SLACK_S: Final = 0.25
 _UNAUTHORIZED: Final = 401
 _LOOK_S: Final = 1.0
 """How often the credentials' files are looked at."""
+
+_SOCKET_OPTIONS: Final = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A connection whose peer went without a word is known to be dead 45 s later, and those on the way see it used."""
 
 _log = logging.getLogger(__name__)
 
@@ -226,6 +236,11 @@ class KubeClient:
                 response = self._open(method, path, query, body, connect_s=limit_s, read_s=limit_s)
                 self.clock_skew_s = _skew_s(response.headers.get("Date", ""))
                 answer = _read_all(response, end, where)
+        except LinkError:
+            # What took this connection may have taken the idle ones as well: the next call must not try one by one.
+            if self._connection is not None:
+                self._connection.close()
+            raise
         finally:
             if self._closed and self._connection is not None:
                 self._connection.close()  # given up by its caller, it has just put its connection back
@@ -308,6 +323,7 @@ class _Connection:
             settings.cert_file, settings.get_api_key_with_prefix("BearerToken", alias="authorization")
         )
         settings.connection_pool_maxsize = _THREADS
+        settings.socket_options = list(_SOCKET_OPTIONS)
         self._settings = settings
         self._client = client.ApiClient(settings)
 
@@ -338,7 +354,7 @@ class _Connection:
         )
 
     def close(self) -> None:
-        """Close idle connections, and those in use when they are given back."""
+        """Close idle connections, and those in use when they are given back; calls to come make new ones."""
         manager: urllib3.PoolManager = self._client.rest_client.pool_manager
         for key in manager.pools.keys():  # noqa: SIM118 - no mapping: it cannot be iterated
             if (pool := manager.pools.get(key)) is not None:

@@ -138,6 +138,81 @@ def test_hanging_calls_are_bounded_in_number_and_time() -> None:
     run(test)
 
 
+class Freezing:
+    """A server that answers so many calls together: each has a connection of its own.
+
+    Connections made before ``freeze`` are never answered again, nor closed.
+    """
+
+    def __init__(self, calls: int) -> None:
+        self.open = 0
+        self._frozen = 0
+        self._made = 0
+        self._together = asyncio.Barrier(calls)
+
+    def freeze(self, calls: int) -> None:
+        self._frozen = self._made
+        self._together = asyncio.Barrier(calls)
+
+    async def speak(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._made += 1
+        self.open += 1
+        number = self._made
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                if number > self._frozen:
+                    await self._together.wait()
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        self.open -= 1
+
+
+def test_connections_that_died_without_a_word_cost_one_call_alone() -> None:
+    """U87: of many idle ones behind a balancer that forgot them, a call finds the first, and no other call the rest."""
+
+    async def test() -> None:
+        frozen = Freezing(4)
+        server = await asyncio.start_server(frozen.speak, "127.0.0.1", 0)
+        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=10)
+        await asyncio.gather(*(client.get(SLICES_PATH) for _ in range(4)))
+        frozen.freeze(3)
+        with pytest.raises(LinkError, match="timed out"):
+            await client.get(SLICES_PATH, timeout_s=0.2)
+        assert await asyncio.gather(*(client.get(SLICES_PATH) for _ in range(3))) == [b"{}"] * 3
+        client.close()
+        server.close()
+        await until(lambda: not frozen.open)
+
+    run(test)
+
+
+def keepalive_timers(port: int) -> list[float]:
+    """Return in how many seconds the kernel looks at idle connections to a port. Source: Linux proc_net_tcp.rst."""
+    found = []
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, _, peer, state, _, timer, *_ = line.split()
+        active, _, when = timer.partition(":")
+        if (int(peer.partition(":")[2], 16), state, active) == (port, "01", "02"):
+            found.append(int(when, 16) / 100)
+    return found
+
+
+def test_idle_connection_is_kept_alive() -> None:
+    """U87: a balancer or firewall on the way drops what is silent for long, and says nothing."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            await one.client.get(SLICES_PATH)
+            port = int(one.server.url.rpartition(":")[2])
+            timers = keepalive_timers(port)
+            assert len(timers) == 1
+            assert timers[0] <= 30
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
