@@ -30,6 +30,8 @@ from nodecpu.service import Service
 
 _LOG = logging.getLogger(__name__)
 
+_CONTESTED = "find out who else writes cpusets on this node: another NRI plugin, a CPU manager, a tuning daemon"
+
 _FIRST_LOOK_S = 0.05
 """A runtime applies updates right after the last plugin's reply; a first look before that would be in vain."""
 
@@ -245,9 +247,9 @@ class Audit:
             container=grant.name,
             container_id=grant.id,
             cpus=wanted.cpus,
-            hint="find out who else writes cpusets on this node: another NRI plugin, a CPU manager, a tuning daemon",
+            hint=_CONTESTED,
         )
-        self._service.tell(grant, "CpusetContested", words)
+        self._service.tell(grant, "CpusetContested", f"{words} ({_CONTESTED})")
 
     def _settled(self, container_id: ContainerID) -> None:
         self._contested.discard(container_id)

@@ -320,6 +320,9 @@ def test_a_fight_is_given_up_loudly_and_replies_carry_the_wish_on(
         ((reason, message),) = told.reports
         assert reason == "CpusetContested"
         assert "should be 10-11, was found to be 0-15" in message
+        assert message.endswith(
+            "(find out who else writes cpusets on this node: another NRI plugin, a CPU manager, a tuning daemon)"
+        )
         await walked(audit, 3)
         assert len(written) == MOST
         assert caplog.text.count("cpuset given up after repeated fights") == 1
