@@ -43,8 +43,8 @@ class Reporter(Protocol):
     def begin(self, step: Step) -> None:
         """Show that a step begins."""
 
-    def done(self, sent: tuple[Sent, ...], names: Mapping[str, str], changes: tuple[str, ...]) -> None:
-        """Show what was sent during the step and which containers run elsewhere after it."""
+    def done(self, sent: tuple[Sent, ...], names: Mapping[str, str], changes: tuple[str, ...], *, well: bool) -> None:
+        """Show what was sent during the step, which containers run elsewhere after it, and whether all is as wanted."""
 
 
 class Player:
@@ -99,9 +99,9 @@ class Player:
                 await self._verbs[step.verb](step)
                 await eventually(self._disorder, _SETTLE_S)
             except (StepFailed, StageError, KubeletFault, Unschedulable, ApiError) as error:
-                self._show(mark, before)
+                self._show(mark, before, well=False)
                 raise StepFailed(f"step {step.number} ({step.verb} {step.target}): {error}") from error
-            self._show(mark, before)
+            self._show(mark, before, well=True)
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
@@ -423,12 +423,12 @@ class Player:
                 found[record.label] = f"CPUs {effective.cpus}, memory {effective.mems}"
         return found
 
-    def _show(self, mark: int, before: Mapping[str, str]) -> None:
+    def _show(self, mark: int, before: Mapping[str, str], *, well: bool) -> None:
         after = self._places()
         changes = [f"{label} runs on {place}" for label, place in after.items() if before.get(label) != place]
         changes += [f"{label} has ended" for label in before if label not in after]
         names = {record.id: record.label for record in self._stage.runtime.containers.values()}
-        self._reporter.done(self._stage.trace.since(mark), names, tuple(changes))
+        self._reporter.done(self._stage.trace.since(mark), names, tuple(changes), well=well)
 
 
 def _tries(step: Step) -> int:

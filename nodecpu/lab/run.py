@@ -112,7 +112,7 @@ class Shower:
         if not self._looking:
             self._console.print(line, soft_wrap=True)
 
-    def done(self, sent: tuple[Sent, ...], names: Mapping[str, str], changes: tuple[str, ...]) -> None:
+    def done(self, sent: tuple[Sent, ...], names: Mapping[str, str], changes: tuple[str, ...], *, well: bool) -> None:
         """Print what was sent and what is different now."""
         for one in sent:
             if is_worth_telling(one):
@@ -120,7 +120,7 @@ class Shower:
         for change in changes:
             self._console.print(f"      [green]{escape(change)}")
         if self._looking:
-            self._console.print(f"{self._looking}  [bold green]✓", soft_wrap=True)
+            self._console.print(f"{self._looking}  {'[bold green]✓' if well else '[bold red]✗'}", soft_wrap=True)
 
 
 class Quiet:
@@ -129,7 +129,7 @@ class Quiet:
     def begin(self, step: Step) -> None:
         """Do nothing."""
 
-    def done(self, sent: tuple[Sent, ...], names: Mapping[str, str], changes: tuple[str, ...]) -> None:
+    def done(self, sent: tuple[Sent, ...], names: Mapping[str, str], changes: tuple[str, ...], *, well: bool) -> None:
         """Do nothing."""
 
 
@@ -153,7 +153,7 @@ async def perform(scenario: Scenario, shower: Shower | None, *, machine: str, ke
             except (StepFailed, StageError) as error:
                 tail = "\n".join(stage.daemon.log_text().splitlines()[-LOG_LINES:])
                 failure = StepFailed(f"{error}\nlast lines of the daemon's log:\n{tail}")
-    except* (StageError, CgroupError) as group:
+    except* (StageError, CgroupError, OSError) as group:
         failure = StepFailed(f"the stage cannot be set up: {group.exceptions[0]}")
     if failure is not None:
         raise failure

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from nodecpu.errors import ConfigError
 from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.jsontree import Json, JsonObject, node, nodes
+from nodecpu.lab.podspec import quantity
 from nodecpu.lab.scheduler import Want
 from nodecpu.lab.slicerules import OLDEST, Features, known_gates
 from nodecpu.lab.verbs import COMMON, VERBS
@@ -171,6 +172,10 @@ class _Reader:
             numa, cpus = result.get("node"), result.get("cpus", "")
             if numa is not None and not isinstance(numa, int):
                 self._problem(where, "node must be a number")
+            try:
+                quantity(str(cpus) or 0)
+            except ValueError as error:
+                self._problem(where, f'cpus: {error}, such as 2 or "500m"')
             found.append(
                 Want(
                     request=self._text(result, "request", f"r{number}", where),

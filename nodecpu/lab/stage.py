@@ -44,6 +44,9 @@ _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 15.0
 _PERIOD_S: Final = 0.5
 
+ONLINE: Final = "sys/devices/system/cpu/online"
+"""What every machine has, and no other directory."""
+
 
 class StageError(Exception):
     """The stage cannot do what is asked; the text says why."""
@@ -313,7 +316,7 @@ async def opened(settings: StageSettings, *, keep: bool = False) -> AsyncIterato
     root = Path(tempfile.mkdtemp(prefix="nodecpu-lab-"))
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     try:
-        notify.bind(str(root / "notify.sock"))
+        _bind(notify, root / "notify.sock")
         machine_root = _machine_root(settings.machine, root)  # outside: a group would wrap its ConfigError
         async with asyncio.TaskGroup() as tasks:
             stage = Stage(root, machine_root, settings, tasks)
@@ -330,6 +333,13 @@ async def opened(settings: StageSettings, *, keep: bool = False) -> AsyncIterato
             shutil.rmtree(root, ignore_errors=True)
 
 
+def _bind(notify: socket.socket, path: Path) -> None:
+    try:
+        notify.bind(str(path))
+    except OSError as error:
+        raise StageError(f"no socket can be made at {path}: {error}; TMPDIR should be a short path") from error
+
+
 async def _listen(notify: socket.socket, daemon: Daemon) -> None:
     loop = asyncio.get_running_loop()
     while True:
@@ -340,6 +350,8 @@ def _machine_root(machine: str, root: Path) -> Path:
     if machine == "host":
         return Path("/")
     if Path(machine).is_dir():
+        if not Path(machine, ONLINE).is_file():
+            raise StageError(f"{machine} is no recorded machine: it has no {ONLINE}")
         return Path(machine).resolve()
     (root / "host").mkdir()
     if Path(machine).is_file():
@@ -351,7 +363,7 @@ def _machine_root(machine: str, root: Path) -> Path:
 
 
 def _online(root: Path) -> CpuSet:
-    return CpuSet.parse((root / "sys/devices/system/cpu/online").read_text())
+    return CpuSet.parse((root / ONLINE).read_text())
 
 
 def _memory(root: Path) -> NodeSet:

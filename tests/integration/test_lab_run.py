@@ -57,8 +57,27 @@ def test_failing_step_is_told_and_gives_exit_code_1(
     file = tmp_path / "x.toml"
     file.write_text(content)
     assert main(["--scenario", str(file)]) == 1
-    assert why in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert why in shown
+    assert "✓" not in shown
     assert not list(room.iterdir())
+
+
+def test_directory_that_is_no_machine_is_named(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever names it reads what is missing there, not where the program was."""
+    assert main(["--machine", str(room)]) == 1
+    assert f"{room} is no recorded machine: it has no sys/devices/system/cpu/online" in capsys.readouterr().out
+
+
+def test_long_directory_for_temporary_files_is_named(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths of sockets are short."""
+    deep = room / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert main([]) == 1
+    assert "TMPDIR should be a short path" in capsys.readouterr().out
 
 
 def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,7 @@ def test_every_scenario_that_comes_with_the_program_is_read(name: str) -> None:
         ('claims = ["web"]', 'claims = ["wob"]', "x.toml: [pods.shop] container main claims: unknown name 'wob'"),
         ('daemon = "start"', 'daemon = "stard"', "x.toml: step 1 (daemon): unknown name 'stard', is 'start' meant?"),
         ("cpus = 2", "amount = 2", "x.toml: [claims.web]: unknown key 'amount'"),
+        ("cpus = 2", 'cpus = "-1"', "x.toml: [claims.web]: cpus: not a quantity: '-1'"),
         ('title = "t"', "title = 1", "x.toml: title must be a text, not 1"),
     ],
 )
