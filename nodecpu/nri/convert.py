@@ -169,7 +169,7 @@ def creation_reply(creation: Creation, created: ContainerID) -> bytes:
         mount.source, mount.destination, mount.type = creation.mount.source, creation.mount.destination, "bind"
         mount.options.extend(_MOUNT_OPTIONS)
     if creation.updates:
-        if any(update.container_id == created for update in creation.updates):
+        if created in {update.container_id for update in creation.updates}:
             # It does not exist yet: the runtime would fail the creation.
             raise LocalProtocolError(f"container {created} is updated in the reply that creates it")
         _add(reply.update, creation.updates)
@@ -235,7 +235,7 @@ def _add(
     was read back (R7). The container that the request is about is the exception: better no resize than one without
     our cpuset.
     """
-    alike: dict[tuple[int | None, ...], nri_pb2.LinuxContainerUpdate] = {}  # most move to the same CPUs
+    encoded: dict[tuple[int | None, ...], bytes] = {}  # most move to the same CPUs: all but the id is encoded once
     for update in updates:
         placement = update.placement
         key = (
@@ -245,13 +245,14 @@ def _add(
             placement.quota_us,
             placement.period_us,
         )
-        linux = alike.get(key)
-        if linux is None:
-            linux = alike[key] = nri_pb2.LinuxContainerUpdate()
+        alike = encoded.get(key)
+        if alike is None:
+            linux = nri_pb2.LinuxContainerUpdate()
             _fill(linux.resources.cpu, placement)
+            alike = encoded[key] = nri_pb2.ContainerUpdate(linux=linux).SerializeToString()
         entry = entries.add()
+        entry.MergeFromString(alike)
         entry.container_id = update.container_id
-        entry.linux.CopyFrom(linux)
         entry.ignore_failure = update.container_id != strict
 
 

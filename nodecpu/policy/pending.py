@@ -27,9 +27,9 @@ class Pending:
 
     def __init__(self) -> None:
         self._seen: dict[ContainerID, Seen] = {}
-        self._wanted: dict[ContainerID, Placement] = {}
+        self._wanted: dict[ContainerID, Update] = {}
         self._created: dict[ContainerID, Placement] = {}
-        self._untold: dict[ContainerID, Placement] = {}
+        self._untold: dict[ContainerID, Update] = {}
         self._carried: set[ContainerID] = set()
 
     @property
@@ -40,7 +40,7 @@ class Pending:
     @property
     def open(self) -> Mapping[ContainerID, Placement]:
         """All wishes that were not seen to be fulfilled, those of containers being created included."""
-        return {**self._created, **self._wanted}
+        return {**self._created, **{container_id: update.placement for container_id, update in self._wanted.items()}}
 
     @property
     def is_open(self) -> bool:
@@ -65,8 +65,8 @@ class Pending:
             del self._created[container_id]
         if fulfils(self._seen.get(container_id), update.placement):
             self._wanted.pop(container_id, None)
-        elif self._wanted.get(container_id) != update.placement:
-            self._wanted[container_id] = update.placement
+        elif self._wanted.get(container_id) != update:
+            self._wanted[container_id] = update
             self._carried.discard(container_id)
 
     def see(self, container_id: ContainerID, seen: Seen, wanted: Placement | None) -> bool:
@@ -76,12 +76,12 @@ class Pending:
         if wanted is None or fulfils(seen, wanted):
             self._wanted.pop(container_id, None)
             return True
-        self._wanted[container_id] = wanted
+        self._wanted[container_id] = Update(container_id=container_id, placement=wanted)
         return False
 
     def repeat(self, container_id: ContainerID, placement: Placement) -> None:
         """Have the next reply carry what was written to the cgroup past the runtime, for the runtime's own record."""
-        self._untold[container_id] = placement
+        self._untold[container_id] = Update(container_id=container_id, placement=placement)
 
     def replied(self) -> None:
         """Note that a reply carried what was due."""
@@ -90,7 +90,8 @@ class Pending:
 
     def settle(self, container_id: ContainerID) -> None:
         """Take a wish for fulfilled: its cgroup cannot be read and never will be."""
-        placement = self._wanted.pop(container_id, None) or self._created.pop(container_id, None)
+        update = self._wanted.pop(container_id, None)
+        placement = self._created.pop(container_id, None) if update is None else update.placement
         if placement is not None:
             self._seen[container_id] = Seen(cpus=placement.cpus, mems=placement.mems)
 
@@ -106,11 +107,7 @@ class Pending:
         if not self._wanted and not self._untold:
             return ()
         wishes = {**self._untold, **self._wanted}
-        return tuple(
-            Update(container_id=container_id, placement=wishes[container_id])
-            for container_id in sorted(wishes)
-            if container_id != besides
-        )
+        return tuple([wishes[container_id] for container_id in sorted(wishes) if container_id != besides])
 
 
 def fulfils(seen: Seen | None, wanted: Placement) -> bool:

@@ -68,8 +68,8 @@ class Starts:
         yard = self._yard
         if fresh:
             yard.forget_books()
-        for box, cpus in listed:
-            yard.place(box, cpus or "0-255")
+            for box, cpus in listed:
+                yard.place(box, cpus or "0-255")
         calls = synchronize_calls(listed)
         process = yard.daemon(self._tree)
         yard.runtime.used_s = process.used_s if name else lambda: 0.0
@@ -86,6 +86,7 @@ class Starts:
             process.stop()
             yard.runtime.drop()
         updates = nri_pb2.SynchronizeResponse.FromString(answers[-1].payload).update
+        yard.apply(updates, {box.id: box for box, _ in listed})
         told = {update.container_id: update.linux.resources.cpu.cpus for update in updates}
         return [(box, told.get(box.id, cpus)) for box, cpus in listed]
 
