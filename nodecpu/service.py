@@ -334,9 +334,11 @@ class Service:
     def _keep_what_is_shown(self, containers: Iterable[Container]) -> None:
         """Enter the claims that running containers show and run on, before anybody else gets their CPUs (R2)."""
         for container in sorted(containers, key=lambda c: c.id):
+            told = told_by(container.claim_env)
+            if not told:
+                continue  # most are none of a claim: their cgroups need not be read for this
             seen = self._probe.seen(container.cgroups_path)
             cpus = container.cpus if seen is None else seen.cpus
-            told = told_by(container.claim_env)
             ledger = self.books.ledger
             # Anybody can set variables: only who runs on just these CPUs, and leaves others some, is a holder's like.
             if union(one.cpus for one in told) != cpus or not ledger.grantable(ledger.tree.root.sharable) - cpus:
