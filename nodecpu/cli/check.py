@@ -69,7 +69,11 @@ async def _cluster(config: Config) -> tuple[Finding, ...]:
     api = KubeClient(config.kube.kubeconfig, timeout_s=config.kube.server_timeout_s)
     try:
         return await cluster_findings(
-            api, node=node_name(config), kubeconfig=config.kube.kubeconfig, skew_s=lambda: api.clock_skew_s
+            api,
+            node=node_name(config),
+            kubeconfig=config.kube.kubeconfig,
+            topology=config.kube.node_topology,
+            skew_s=lambda: api.clock_skew_s,
         )
     finally:
         api.close()

@@ -232,10 +232,9 @@ class ApiServer:
             return {"kind": "APIResourceList", "groupVersion": "resource.k8s.io/v1", "resources": []}
         if method == "POST" and target == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
             body: JsonObject = json.loads(raw)
-            asked = (
-                text(body, "spec", "resourceAttributes", "verb"),
-                text(body, "spec", "resourceAttributes", "resource"),
-            )
+            attributes = node(body, "spec", "resourceAttributes")
+            what = "/".join(filter(None, (text(attributes, "resource"), text(attributes, "subresource"))))
+            asked = (text(attributes, "verb"), what)
             return {**body, "status": {"allowed": self.rights is None or asked in self.rights}}
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ import msgspec
 from nodecpu.errors import LinkError, NodeCpuError
 from nodecpu.kube.client import Api, ApiError, api_path
 from nodecpu.kube.credentials import token_file
-from nodecpu.kube.renewal import read_token
+from nodecpu.kube.renewal import NodeToken, read_token
 from nodecpu.preflight.files import read_text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
 
@@ -33,14 +33,21 @@ _HOW: Final = "apply what `nodecpu manifests` prints, see docs/how-to/access.md"
 class Right:
     """Something the daemon has to be allowed. ``of_node``: only for what belongs to its own node.
 
-    Not ``vital``: it works without.
+    ``of`` is the one object that it is for, by namespace and name. Not ``vital``: it works without.
     """
 
     group: str
     resource: str
     verbs: tuple[str, ...]
+    subresource: str = ""
+    of: tuple[str, str] | None = None
     of_node: bool = False
     vital: bool = True
+
+    @property
+    def what(self) -> str:
+        """Return the resource as roles name it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 RIGHTS: Final = (
@@ -50,7 +57,28 @@ RIGHTS: Final = (
     Right(group="", resource="pods", verbs=("list", "watch"), of_node=True),
     Right(group="", resource="events", verbs=("create", "patch"), vital=False),
 )
-"""All that is asked of the API server."""
+"""What is asked of the API server whatever the configuration."""
+
+_TOPOLOGY: Final = Right(
+    group="topology.node.k8s.io", resource="noderesourcetopologies", verbs=("get", "create", "update"), vital=False
+)
+
+
+def rights_of(token: NodeToken | None, *, topology: bool) -> tuple[Right, ...]:
+    """Return all that is asked of the API server: ``token`` is the one to be renewed, ``topology`` is published."""
+    found = [*RIGHTS, *((_TOPOLOGY,) if topology else ())]
+    if token is not None:
+        found.append(
+            Right(
+                group="",
+                resource="serviceaccounts",
+                subresource="token",
+                verbs=("create",),
+                of=(token.namespace, token.account),
+                vital=False,
+            )
+        )
+    return tuple(found)
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -68,17 +96,26 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 async def cluster_findings(
-    api: Api, *, node: str, kubeconfig: Path | None = None, skew_s: Callable[[], float | None] = lambda: None
+    api: Api,
+    *,
+    node: str,
+    kubeconfig: Path | None = None,
+    topology: bool = False,
+    skew_s: Callable[[], float | None] = lambda: None,
 ) -> tuple[Finding, ...]:
     """Return what is right and wrong at the API server, and of the token that a kubeconfig names.
 
-    ``skew_s`` tells in the end how far its clock is ahead.
+    ``topology``: a NodeResourceTopology is to be written. ``skew_s`` tells in the end how far its clock is ahead.
     """
-    token = () if kubeconfig is None else await asyncio.to_thread(_token_findings, kubeconfig, node)
-    return (*token, *await _server_findings(api, node, skew_s))
+    token = None if kubeconfig is None else await asyncio.to_thread(_token, kubeconfig)
+    bound = () if token is None else (_bound(token, node),)
+    mine = token if token is not None and token.node == node else None  # what is renewed
+    return (*bound, *await _server_findings(api, node, rights_of(mine, topology=topology), skew_s))
 
 
-async def _server_findings(api: Api, node: str, skew_s: Callable[[], float | None]) -> tuple[Finding, ...]:
+async def _server_findings(
+    api: Api, node: str, rights: Sequence[Right], skew_s: Callable[[], float | None]
+) -> tuple[Finding, ...]:
     check = "API server"
     try:
         version = msgspec.json.decode(await api.get("/version"), type=_Version)
@@ -89,22 +126,24 @@ async def _server_findings(api: Api, node: str, skew_s: Callable[[], float | Non
     except (msgspec.MsgspecError, UnicodeError) as error:
         return (failed(check, f"no Kubernetes answers: {str(error)[:100]}", "see the server in [kube] kubeconfig"),)
     found = [_new_enough(version), await _served(api), await _node(api, node)]
-    found += await asyncio.gather(*(_allowed(api, right, node) for right in RIGHTS))
+    found += await asyncio.gather(*(_allowed(api, right, node) for right in rights))
     found.append(clock_finding(skew_s()))
     return tuple(found)
 
 
-def _token_findings(kubeconfig: Path, node: str) -> tuple[Finding, ...]:
-    """Return whether a token that is bound to a Node is bound to this one: the policy goes by that (U120)."""
+def _token(kubeconfig: Path) -> NodeToken | None:
+    """Return a kubeconfig's token if it stands in a file and is bound to a Node."""
     path = token_file(kubeconfig)
-    token = None if path is None else read_token(read_text(path) or "")
-    if token is None:
-        return ()
+    return None if path is None else read_token(read_text(path) or "")
+
+
+def _bound(token: NodeToken, node: str) -> Finding:
+    """Return whether a token that is bound to a Node is bound to this one: the policy goes by that (U120)."""
     check = "token"
     if token.node == node:
-        return (ok(check, f"bound to {node}"),)
+        return ok(check, f"bound to {node}")
     remedy = f'give this node a token of its own, see docs/how-to/access.md, or set [node] name = "{token.node}"'
-    return (failed(check, f"bound to {token.node}, we are {node}: what we publish is refused", remedy),)
+    return failed(check, f"bound to {token.node}, we are {node}: what we publish is refused", remedy)
 
 
 def clock_finding(skew_s: float | None) -> Finding:
@@ -153,10 +192,14 @@ async def _node(api: Api, node: str) -> Finding:
 
 
 async def _allowed(api: Api, right: Right, node: str) -> Finding:
-    check = f"rights on {right.resource}"
+    check = f"rights on {right.what}"
     missing = []
     for verb in right.verbs:
         asked: dict[str, object] = {"group": right.group, "resource": right.resource, "verb": verb}
+        if right.subresource:
+            asked["subresource"] = right.subresource
+        if right.of is not None:
+            asked["namespace"], asked["name"] = right.of
         if right.of_node and verb == "get":
             asked["name"] = node
         elif right.of_node:  # rights that go by selector are asked for as they are used. Source: KEP-4601
@@ -171,7 +214,7 @@ async def _allowed(api: Api, right: Right, node: str) -> Finding:
         return ok(check, ", ".join(right.verbs))
     seen = f"not allowed: {', '.join(missing)}"
     where = f" ({right.group})" if right.group else ""
-    remedy = f"allow {', '.join(missing)} on {right.resource}{where} to the kubeconfig's user; {_HOW}"
+    remedy = f"allow {', '.join(missing)} on {right.what}{where} to the kubeconfig's user; {_HOW}"
     return failed(check, seen, remedy) if right.vital else warning(check, seen, remedy)
 
 

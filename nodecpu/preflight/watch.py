@@ -107,7 +107,11 @@ class Preflight:
             from nodecpu.preflight.cluster import cluster_findings  # noqa: PLC0415 - slow: after the client was loaded
 
             self._cluster = await cluster_findings(
-                api, node=self._node, kubeconfig=config.kube.kubeconfig, skew_s=lambda: api.clock_skew_s
+                api,
+                node=self._node,
+                kubeconfig=config.kube.kubeconfig,
+                topology=config.kube.node_topology,
+                skew_s=lambda: api.clock_skew_s,
             )
         for one in self.findings:
             if one.grade in _LEVELS and (one.check, one.grade, one.seen) not in before:

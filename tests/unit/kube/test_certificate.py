@@ -45,6 +45,13 @@ def token(**claims: object) -> str:
     return ".".join([*(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts), "signature"])
 
 
+def node_token(node: str) -> str:
+    """Return a token of the account nodecpu/nodecpu, bound to a Node unless ``node`` is empty."""
+    account = {"name": "nodecpu", "uid": "a"}
+    bound = {"node": {"name": node, "uid": "b"}} if node else {}
+    return token(exp=2, iat=1, **{"kubernetes.io": {"namespace": "nodecpu", "serviceaccount": account, **bound}})
+
+
 def test_certificate_tells_its_end_and_the_nodes_name() -> None:
     found = read_certificate(b"-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n" + NODE)
     assert found is not None

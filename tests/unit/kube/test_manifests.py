@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from nodecpu.cli import main
 from nodecpu.dra.devices import Dividing, devices_of
 from nodecpu.dra.opaque import Entry, Opaque, asked_for
 from nodecpu.kube.manifests import SLICE_VERSIONS, Choices, device_classes, manifests, rules, token_rules
+from nodecpu.kube.renewal import read_token
 from nodecpu.lab.apiserver import DRIVERS_RIGHTS
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.policy.usable import usable_cpus
-from nodecpu.preflight.cluster import RIGHTS
+from nodecpu.preflight.cluster import rights_of
 from nodecpu.topology.sysfs import read_topology
 from tests.support import ROOT
+from tests.unit.kube.test_certificate import node_token
 
 PLAIN = Choices()
 
@@ -48,9 +51,16 @@ def test_rights_are_those_that_the_lab_grants() -> None:
 
 
 def test_rights_that_are_checked_before_the_start_are_those_that_are_asked_for() -> None:
-    checked = {(right.group, right.resource, tuple(right.verbs)) for right in RIGHTS}
-    asked = {(r["apiGroups"][0], r["resources"][0], tuple(r["verbs"])) for r in plain(list(rules(PLAIN)))}
-    assert checked == asked
+    """Token and topology included, where there are such."""
+    token = read_token(node_token("n1"))
+    assert token is not None
+    for choices, rights in (
+        (PLAIN, rights_of(None, topology=False)),
+        (replace(PLAIN, topology=True), rights_of(token, topology=True)),
+    ):
+        checked = {(right.group, right.what, tuple(right.verbs)) for right in rights}
+        granted = [*rules(choices), *(token_rules() if choices.topology else ())]
+        assert checked == {(r["apiGroups"][0], r["resources"][0], tuple(r["verbs"])) for r in plain(granted)}
 
 
 def test_rights_on_what_is_optional_are_asked_for_on_request_only() -> None:

@@ -13,7 +13,7 @@ from nodecpu.errors import LinkError
 from nodecpu.kube.client import ApiError
 from nodecpu.preflight.cluster import clock_finding, cluster_findings
 from nodecpu.preflight.finding import Finding, Grade
-from tests.unit.kube.test_certificate import token
+from tests.unit.kube.test_certificate import node_token
 
 
 class Server:
@@ -115,22 +115,43 @@ def test_clocks_are_compared(skew_s: float | None, grade: Grade, words: str) -> 
     assert words in finding.seen
 
 
-@pytest.mark.parametrize(
-    ("bound", "grade"), [("n1", Grade.OK), ("n2", Grade.FAILED), ("", None)], ids=["ours", "another's", "nobody's"]
-)
-def test_token_of_another_node_is_named(tmp_path: Path, bound: str, grade: Grade | None) -> None:
-    """U106, U120: the policy lets it write slices of that node alone."""
-    about = {"namespace": "nodecpu", "serviceaccount": {"name": "nodecpu", "uid": "a"}}
-    node = {"node": {"name": bound, "uid": "b"}} if bound else {}
-    (tmp_path / "token").write_text(token(exp=2, iat=1, **{"kubernetes.io": {**about, **node}}))
+def kubeconfig_with_token(directory: Path, node: str) -> Path:
+    (directory / "token").write_text(node_token(node))
     config = {
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"user": "u"}}],
         "users": [{"name": "u", "user": {"tokenFile": "token"}}],
     }
-    path = tmp_path / "kubeconfig"
+    path = directory / "kubeconfig"
     path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("bound", "grade"), [("n1", Grade.OK), ("n2", Grade.FAILED), ("", None)], ids=["ours", "another's", "nobody's"]
+)
+def test_token_of_another_node_is_named(tmp_path: Path, bound: str, grade: Grade | None) -> None:
+    """U106, U120: the policy lets it write slices of that node alone."""
+    path = kubeconfig_with_token(tmp_path, bound)
     findings = {one.check: one for one in asyncio.run(cluster_findings(Server(), node="n1", kubeconfig=path))}
     assert (findings["token"].grade if "token" in findings else None) is grade
+    assert ("rights on serviceaccounts/token" in findings) == (grade is Grade.OK)
     if grade is Grade.FAILED:
         assert 'set [node] name = "n2"' in findings["token"].remedy
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_rights_on_what_is_optional_are_looked_at_where_it_is_used(tmp_path: Path, *, is_wanted: bool) -> None:
+    """E2, U111: a token that cannot be renewed ends some day; that is worth a warning."""
+    server = Server()
+    server.denied = {("serviceaccounts", "create"), ("noderesourcetopologies", "update")}
+    path = kubeconfig_with_token(tmp_path, "n1") if is_wanted else None
+    found = asyncio.run(cluster_findings(server, node="n1", kubeconfig=path, topology=is_wanted))
+    missing = {one.check: one for one in found if one.grade is not Grade.OK and one.check.startswith("rights")}
+    assert set(missing) == (
+        {"rights on serviceaccounts/token", "rights on noderesourcetopologies"} if is_wanted else set()
+    )
+    assert {one.grade for one in missing.values()} <= {Grade.WARNING}
+    if is_wanted:
+        (asked,) = [one for one in server.asked if one["resource"] == "serviceaccounts"]
+        assert (asked["subresource"], asked["namespace"], asked["name"]) == ("token", "nodecpu", "nodecpu")
