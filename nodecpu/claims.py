@@ -117,8 +117,11 @@ class Claims:
         return grants, busy | self._service.used_claims if self._service.is_synchronized else None
 
     def forget_row(self, uid: ClaimUID) -> None:
-        """Queue the removal of a released claim's row; not waited for, since a row left over is harmless."""
-        self._doors.disk.submit(Job(drops=(uid,))).add_done_callback(_log_failure)
+        """Have a released claim's row dropped by the next claim's commit: one that is left over is harmless.
+
+        A commit of its own would have the disk sync once more for each claim. A start drops released rows as well.
+        """
+        self._leftover.add(uid)
 
     async def prepare(self, uid: ClaimUID, namespace: str, name: str, *, budget_s: float) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices; raises NodeCpuError. What can come right soon is waited for (C7)."""
@@ -420,8 +423,3 @@ def _devices(driver: str, grant: ClaimGrant) -> tuple[PreparedDevice, ...]:
         )
         for result, cdi_id in zip(grant.results, grant.cdi_ids, strict=False)
     )
-
-
-def _log_failure(done: asyncio.Future[None]) -> None:
-    if not done.cancelled() and (err := done.exception()) is not None:
-        kv(_LOG, logging.ERROR, "a released claim's row could not be removed", err=err)
