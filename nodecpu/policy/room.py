@@ -138,7 +138,8 @@ class _Room:
 
     def __init__(self, ledger: Ledger, taking: CpuSet) -> None:
         self._ledger = ledger
-        self._free = [len(ledger.free(pool.sharable) - taking) for pool in ledger.tree.pools]
+        free = ledger.free(ledger.tree.root.sharable) - taking
+        self._free = [len(pool.sharable & free) for pool in ledger.tree.pools]
         self._portions = [ledger.portions_mcpu(pool) for pool in ledger.tree.pools]
         self._bare = [ledger.bare(pool) for pool in ledger.tree.pools]
         self.moved: dict[ContainerID, ContainerGrant] = {}
