@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     """Print what was found, with the remedy for what is wrong: 1 if anything is."""
     config = configuration(args.config)
     state, daemon = _daemon(args, config)
-    found = [daemon, *local_findings(config, None if state is None else link_of(state.links.runtime))]
+    link, running_as = (None, "") if state is None else (link_of(state.links.runtime), state.node)
+    found = [daemon, *local_findings(config, link, running_as=running_as)]
     if config.kube.enabled and not args.offline:
         found += asyncio.run(_cluster(config))
     if state is not None:

@@ -31,8 +31,13 @@ class RuntimeLink:
     version: RuntimeVersion | None
 
 
-def local_findings(config: Config, link: RuntimeLink | None, run: Run = run_program) -> Iterator[Finding]:
-    """Yield what is right and wrong on this host. ``link`` None: there is no daemon, so the runtime is asked itself."""
+def local_findings(
+    config: Config, link: RuntimeLink | None, run: Run = run_program, *, running_as: str = ""
+) -> Iterator[Finding]:
+    """Yield what is right and wrong on this host. ``link`` None: there is no daemon, so the runtime is asked itself.
+
+    ``running_as`` is the node's name by which a running daemon goes.
+    """
     root = config.paths.root
     arranged, machine = arranged_host(config)
     yield machine
@@ -52,6 +57,7 @@ def local_findings(config: Config, link: RuntimeLink | None, run: Run = run_prog
     yield from kubelet_findings(
         kubelet,
         node=named(config),
+        running_as=running_as,
         reserved=None if arranged is None else arranged.usable.reserved,
         pin_memory=config.policy.pin_memory,
     )

@@ -87,20 +87,29 @@ def directory_finding(kubelet: Kubelet, directory: Path) -> Finding:
 
 
 def kubelet_findings(
-    kubelet: Kubelet, *, node: NodeName, reserved: CpuSet | None, pin_memory: bool
+    kubelet: Kubelet, *, node: NodeName, running_as: str = "", reserved: CpuSet | None, pin_memory: bool
 ) -> Iterator[Finding]:
-    """Yield what is right and wrong with the kubelet for a node of that name and reserved CPUs (None: not known)."""
+    """Yield what is right and wrong with the kubelet for a node of that name and reserved CPUs (None: not known).
+
+    ``running_as`` is the name that a running daemon took at its start.
+    """
     yield _manager("kubelet CPU manager", "cpu", kubelet.cpu, kubelet)
     memory = _manager("kubelet memory manager", "memory", kubelet.memory, kubelet)
     if not pin_memory and _static(kubelet.memory):
         memory = ok(memory.check, f"{memory.seen}; policy.pin_memory is off")
     yield memory
-    if kubelet.node and kubelet.node.lower() != node.name and not node.is_proven:
-        seen = f"the kubelet registers as {kubelet.node}, we as {node.name}, by {node.source}"
-        yield failed("node name", seen, f'set [node] name = "{kubelet.node.lower()}"')
-    else:
-        yield ok("node name", f"{node.name}, by {node.source}")
+    yield _node_name(kubelet.node.lower(), node, running_as)
     yield _reserved(kubelet.reserved, reserved)
+
+
+def _node_name(flag: str, node: NodeName, running_as: str) -> Finding:
+    check, ours = "node name", f"{node.name}, by {node.source}"
+    if flag and flag != node.name and not node.is_proven:
+        return failed(check, f"the kubelet registers as {flag}, we as {ours}", f'set [node] name = "{flag}"')
+    if running_as and running_as != node.name:
+        seen = f"{ours}; the daemon has run as {running_as} since its start"
+        return failed(check, seen, "restart it: nodecpu restart")
+    return ok(check, ours)
 
 
 def _manager(check: str, what: str, told: Mapping[str, str], kubelet: Kubelet) -> Finding:

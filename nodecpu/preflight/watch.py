@@ -102,7 +102,9 @@ class Preflight:
         """Look at everything once; the cluster again only while something is not right there."""
         config, link, api = self._views.config(), self._views.link(), self._views.api()
         before = {(one.check, one.grade, one.seen) for one in self.findings}
-        self._local = await asyncio.to_thread(lambda: tuple(local_findings(config, link, _no_program)))
+        self._local = await asyncio.to_thread(
+            lambda: tuple(local_findings(config, link, _no_program, running_as=self._node))
+        )
         if api is not None and not (self._cluster and all(one.grade is Grade.OK for one in self._cluster)):
             from nodecpu.preflight.cluster import cluster_findings  # noqa: PLC0415 - slow: after the client was loaded
 

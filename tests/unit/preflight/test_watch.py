@@ -77,6 +77,19 @@ def test_aside_ends_when_the_kubelet_was_set_right(tmp_path: Path) -> None:
     assert scene.changes[-1] == ""
 
 
+def test_name_that_the_kubelet_was_given_since_the_start_asks_for_a_restart(tmp_path: Path) -> None:
+    """U106: the node joined its cluster after the daemon was started."""
+    scene = Scene(tmp_path)
+    flags = tmp_path / "kubelet/kubeadm-flags.env"
+    for name, grade in (("n1", Grade.OK), ("n2", Grade.FAILED)):
+        flags.write_text(f'KUBELET_KUBEADM_ARGS="--hostname-override={name}"')
+        asyncio.run(scene.preflight.look())
+        assert scene.grade("node name") is grade
+    (found,) = [one for one in scene.preflight.findings if one.check == "node name"]
+    assert found.seen.endswith("the daemon has run as n1 since its start")
+    assert found.remedy == "restart it: nodecpu restart"
+
+
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [LineFormatter(prefixed=False).format(record) for record in caplog.records]
     return [line for line in lines if "NRI socket" in line]
