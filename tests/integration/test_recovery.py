@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nodecpu.cpuset import CpuSet
-from nodecpu.errors import NodeCpuError
+from nodecpu.errors import NoCapacity, NodeCpuError
 from nodecpu.ids import ContainerID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.plan import PreparedDevice
@@ -227,6 +227,51 @@ def test_reserving_the_cpus_of_a_claim_leaves_them_to_it(scene: Scene) -> None:
         assert places(scene)["c7"] == held, "what is free again goes to the reserved group"
 
     play(scene, after)
+
+
+def test_a_released_claim_outlives_restarts_while_a_container_holds_it(scene: Scene) -> None:
+    """C12, L4, R1: unprepared under its container, its CPUs are nobody's until that has ended; then it is forgotten."""
+    late = PodShape(number=4, qos=QoS.GUARANTEED, request_mcpu=2000)
+
+    async def before(node: Node) -> None:
+        await settle(node)
+        await node.claims.unprepare(claim(1).uid)
+
+    async def is_kept(node: Node) -> None:
+        grant = node.service.books.ledger.claims[claim(1).uid]
+        assert grant.released
+        assert grant.cpus == held
+        assert [one.id for one in node.service.books.ledger.holders(claim(1).uid)] == ["c1"]
+        with pytest.raises(NodeCpuError, match="not connected"):
+            await node.prepare(claim(2, (NODE1, 3)))
+        assert node.synchronize() == (), "nothing moves"
+        node.audit()
+        assert places(scene)["c1"] == held
+        with pytest.raises(NoCapacity, match="3 CPUs asked of cpudevnuma001, 2 free"):
+            await node.prepare(claim(2, (NODE1, 3)))
+        await node.prepare(claim(3, (NODE1, 2)))
+        node.service.pod_seen(late.spec)
+        others = [node.create(late.sandbox, late.container("c4")), places(scene)["c3"]]
+        assert all(cpus.isdisjoint(held) for cpus in others)
+        node.stop(ContainerID("c4"))
+        await node.claims.unprepare(claim(3).uid)
+
+    async def is_over(node: Node) -> None:
+        assert claim(1).uid in node.service.books.ledger.claims, "the container may be there still"
+        node.synchronize()
+        assert not node.service.books.ledger.claims
+        await node.prepare(claim(2, (NODE1, 4)))
+
+    async def is_forgotten(node: Node) -> None:
+        assert list(node.service.books.ledger.claims) == [claim(2).uid]
+
+    play(scene, before)
+    held = places(scene)["c1"]
+    play(scene, is_kept)
+    play(scene, is_kept)
+    del scene.runtime.processes[ContainerID("c1")]
+    play(scene, is_over)
+    play(scene, is_forgotten)
 
 
 def test_what_happened_to_containers_while_away_is_taken_in(scene: Scene) -> None:
