@@ -38,6 +38,10 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
         Explained(where="_Layout.number", what="3 -> 4", why="the fields lie further apart, which means nothing"),
         Explained(where="_Layout.number", what="0 -> 1", why="all fields lie one bit higher, which means nothing"),
         Explained(where="_Census", what="0 -> 1", why="of a unit that was never counted only the free CPUs are read"),
+        *(
+            Explained(where=where, what="0 -> 1", why="the lowest bit stands for a unit without a CPU: none has it")
+            for where in ("_Layout.homes", "Unit.census")
+        ),
         Explained(where="build_units", what="1 -> 2", why="a rank of -2 comes before all others as -1 does"),
         Explained(
             where="_take_crossing",

@@ -22,6 +22,7 @@ _ELSEWHERE = {
     "nodecpu.policy.grants": ("unit/policy/test_links.py",),
     "nodecpu.policy.facts": ("unit/policy/test_grants.py", "unit/nri/test_convert.py", "unit/test_mirror_pods.py"),
     "nodecpu.policy.rearrange": ("unit/test_reconfigure.py",),
+    "nodecpu.policy.requests": ("unit/policy/test_two_worlds.py",),
     "nodecpu.policy.export": ("unit/test_export.py",),
     "nodecpu.policy.pull": ("unit/test_attraction.py", "unit/test_locality.py"),
 }

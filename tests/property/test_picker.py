@@ -193,7 +193,8 @@ def test_less_than_a_core_breaks_none_while_a_broken_one_holds_it(shape: Shape, 
 
 CHOICES = {
     "a rest of less than a core comes from a broken one": (Shape(nodes=3, cores=2), "2-3,6-7,9,11", 3, "2-3,9"),
-    "whole cores that are just enough": (Shape(nodes=3, cores=2), "0-1,3,5-10", 7, "0-1,3,6-9"),
+    "whole cores that are just enough": (Shape(nodes=4, cores=2), "2-4,6-7,10,12-13", 6, "2-3,6-7,12-13"),
+    "whole cores that are just enough but for a rest": (Shape(nodes=4, cores=2), "3,5-6,8-9,12-13", 5, "3,8-9,12-13"),
     "broken cores that are just enough": (Shape(nodes=3, cores=2), "0-2,6-11", 5, "2,8-11"),
     "of nodes with as much those with fewer caches": (
         Shape(nodes=3, cores=4, l3_cores=2),

@@ -70,8 +70,8 @@ def test_request_of_two_beside_a_claim_of_two(rules: Rules, count: int) -> None:
 def test_pod_tells_whether_the_scheduler_counted_its_claims(
     counted: tuple[str, ...], group: Group, *, published: bool
 ) -> None:
-    """G13: by its status, whatever the slices say now."""
-    spec = pod_spec(qos=QoS.GUARANTEED, mcpu=2000, claims=[ClaimRef(claim="c1")])
+    """G13: by its status, whatever the slices say now; claims of other kinds are none of its business."""
+    spec = pod_spec(qos=QoS.GUARANTEED, mcpu=2000, claims=[ClaimRef(claim="nic"), ClaimRef(claim="c1")])
     told = replace(spec, counted_claims=frozenset(counted))
     request = request_of(Rules(mapping_published=published), sandbox(), container(), told, cpus("0-1"), reserved=True)
     assert request.group is group
