@@ -61,6 +61,7 @@ from nodecpu.policy.plan import Update
 from nodecpu.preflight.checks import RuntimeLink
 from nodecpu.preflight.watch import Preflight, Views
 from nodecpu.reconfigure import reconfigure
+from nodecpu.remembering import Remembering
 from nodecpu.reports import CLAIM, Subject
 from nodecpu.scrape import ScrapeServer
 from nodecpu.service import Service, Watchers
@@ -191,6 +192,7 @@ class Daemon:
         self._cgroups = cgroups
         self._disk = Disk(self._started.claim_store)
         self._specs = _claim_files(config, started)
+        self._remembering = Remembering(started.claim_store, self._disk, self._restore_specs)
         self._pod_resources = PodResources(config.paths.kubelet)
         self._service = Service(
             self._started.books,
@@ -256,7 +258,7 @@ class Daemon:
         self._disk.start()
         try:
             # Before the runtime can create anything: containers of prepared claims need their specs (C11).
-            await self._restore_specs()
+            await self._remembering.restore_files()
             reach("start-specs-restored")
             self._preflight.decide()
             async with asyncio.TaskGroup() as tasks:
@@ -506,6 +508,7 @@ class Daemon:
 
     def _after_walk(self) -> None:
         """Take note of what has changed without anybody telling: what can be offered, and how devices are."""
+        self._remembering.try_again()
         self._publish()
         self._renew_status()
         if self._health is not None:
@@ -620,20 +623,16 @@ class Daemon:
     def _state(self) -> NodeState:
         counters, refusals = self._counters.state(), self._counters.last_refusals.all
         state = node_state(self._service.books, self._surroundings, self._links(), counters, refusals)
-        findings = finding_states(self._preflight.findings)
         runtime, published = self._plugin.runtime, self._published()
         enforcement = enforcement_state(self._audit, unasked=runtime is not None and runtime.safe_unsolicited)
         return msgspec.structs.replace(
             state,
-            preflight=findings,
+            preflight=finding_states((*self._remembering.findings, *self._preflight.findings)),
             aside=self._aside.reason,
             enforcement=enforcement,
-            terminating=self._terminating(),
+            terminating=terminating(self._service.books.ledger.containers.values(), self._service.spec_of),
             published=published is not None and published.in_step and not published.withheld,
         )
-
-    def _terminating(self) -> tuple[str, ...]:
-        return terminating(self._service.books.ledger.containers.values(), self._service.spec_of)
 
     def _metrics(self) -> bytes:
         return render(self._state(), compatible=self._config.metrics.compatible_names)
@@ -655,11 +654,11 @@ class Daemon:
         links = self._links()
         runtime = " ".join(part for part in (links.runtime.name, links.runtime.version) if part) or "runtime"
         aside = "standing aside, see nodecpu check; " if self._aside.reason else ""
-        ending = self._terminating()
+        ending = terminating(ledger.containers.values(), self._service.spec_of)
         awaited = f"; a planned restart waits for {listed(ending)}" if ending else ""
         return (
-            f"STATUS={aside}{runtime} {links.runtime.state}, kubelet {links.kubelet.state}, API server"
-            f" {links.api.state}; {len(ledger.claims)} claims, {len(ledger.containers)} containers{awaited}"
+            f"STATUS={aside}{self._remembering.words}{runtime} {links.runtime.state}, kubelet {links.kubelet.state},"
+            f" API server {links.api.state}; {len(ledger.claims)} claims, {len(ledger.containers)} containers{awaited}"
         )
 
     def _notify(self, message: str) -> None:

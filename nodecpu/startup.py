@@ -23,7 +23,7 @@ from nodecpu.policy.priority import Priority
 from nodecpu.policy.rules import Mirrored, Rules, Sharing
 from nodecpu.policy.wishes import Spread, Wishes
 from nodecpu.preflight.nodename import NodeName, find_node_name
-from nodecpu.store.claims import ADOPTED, ADOPTING, COUNTED, ClaimStore, Job
+from nodecpu.store.claims import ADOPTED, ADOPTING, COUNTED, ClaimStore
 from nodecpu.store.containers import ContainerStore
 from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_boot_id, read_topology
@@ -107,7 +107,7 @@ def start(config: Config, cgroups: Cgroups) -> Started:
     kv(_LOG, logging.INFO, "this node", state=f"{node.name}, by {node.source}")
     arranged = arrange(config, topology, cgroups.kubepods(), node=node.name)
     _report_devices(config, arranged)
-    claim_store = ClaimStore(config.paths.state / "claims.db")
+    claim_store = ClaimStore(config.paths.state / "claims.db", spare=config.paths.run)
     container_store = ContainerStore(config.paths.run / "containers.db")
     boot_id = read_boot_id(config.paths.root)
     claims = _claims_of_this_machine(claim_store, boot_id, topology.fingerprint())
@@ -116,7 +116,8 @@ def start(config: Config, cgroups: Cgroups) -> Started:
     adopting = _is_adopting(claim_store, claims)
     traces = _traces(config, claims, containers) if adopting else ()
     over = books.restore((*claims, *traces), containers)
-    claim_store.commit([Job(drops=over)])
+    if over:
+        claim_store.owe(drops=over)
     reach("start-books-loaded")
     kv(
         _LOG,
@@ -146,7 +147,7 @@ def _claims_of_this_machine(store: ClaimStore, boot_id: str, fingerprint: str) -
     rebooted = store.meta("boot_id") not in (None, boot_id)
     if rebooted and store.meta("fingerprint") != fingerprint and claims:
         claims = tuple(replace(claim, moved=True) for claim in claims)
-        store.commit([Job(puts=claims)])
+        store.owe(puts=claims)
         kv(_LOG, logging.WARNING, "the machine changed over a reboot: claims get other CPUs", count=len(claims))
     store.set_meta("boot_id", boot_id)
     store.set_meta("fingerprint", fingerprint)

@@ -92,5 +92,5 @@ def _told(state: NodeState) -> list[Finding]:
     return found + [
         Finding(check=one.check, grade=Grade(one.grade), seen=one.seen, remedy=one.remedy)
         for one in state.preflight
-        if one.check == "feature gates"
+        if one.check in ("feature gates", "state")
     ]

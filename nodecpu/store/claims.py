@@ -2,25 +2,41 @@
 
 A job is: something before the commit, rows to put and drop, something after it. Jobs that wait together share one
 commit. If the part before fails, nothing is written; if the part after fails, the rows put are taken back: whoever
-waits gets the error, and nothing has happened.
+waits gets the error, and nothing has happened. Jobs without rows need no commit, so they do not fail with the others.
+
+On a file system that takes nothing the store is read all the same, past it if need be. What a start writes is owed
+then: each later commit carries it, or fails. So nothing new is on disk before what it builds upon.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from nodecpu.errors import HostError, NodeCpuError, StateError
 from nodecpu.failpoints import reach
 from nodecpu.ids import ClaimUID
+from nodecpu.log import kv
 from nodecpu.policy.grants import ClaimGrant
-from nodecpu.store.database import copy_aside, open_rebuildable
-from nodecpu.store.rows import readable, to_row
+from nodecpu.store.database import (
+    DiskError,
+    UnreadableError,
+    copy_aside,
+    failure,
+    kind_of,
+    open_database,
+    open_rebuildable,
+)
+from nodecpu.store.elsewhere import in_memory, read_elsewhere
+from nodecpu.store.rows import Rows, readable, to_row
+
+_LOG = logging.getLogger(__name__)
 
 MIGRATIONS = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
@@ -53,6 +69,11 @@ class Job:
     after: Callable[[], None] | None = None
     undo: tuple[ClaimGrant, ...] = ()
 
+    @property
+    def has_rows(self) -> bool:
+        """Return whether there is something to commit."""
+        return bool(self.puts or self.drops)
+
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
@@ -64,13 +85,29 @@ class _Queued:
 class ClaimStore:
     """Claim grants by UID; loaded before anything else starts, written only by the disk thread.
 
-    ``is_rebuilt`` tells that claims may have been lost because they could not be read.
+    ``is_rebuilt`` tells that claims may have been lost because they could not be read, ``trouble`` why nothing can be
+    written now; None: the last commit succeeded.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, spare: Path | None = None) -> None:
+        """``spare``: a directory of another file system, over which to read if this one takes nothing.
+
+        Raises StateError; without ``spare`` DiskError too.
+        """
+        self.trouble: StateError | None = None
+        self.is_rebuilt = False
         self._path = path
-        self._db, copy = open_rebuildable(path, migrations=MIGRATIONS, synced=True)
-        self.is_rebuilt = copy is not None
+        self._owed_facts: dict[str, str | None] = {}
+        self._owed_rows: dict[ClaimUID, bytes | None] = {}
+        self._opens_anew = False  # the connection cannot write, whatever becomes of the file system
+        try:
+            self._db, copy = open_rebuildable(path, migrations=MIGRATIONS, synced=True)
+            self.is_rebuilt = copy is not None
+        except DiskError as err:
+            if spare is None:
+                raise
+            self._db = self._read_past(spare)
+            self._hurt(err)
 
     def load(self) -> tuple[ClaimGrant, ...]:
         """Return all claims that can be read; raises StateError."""
@@ -78,38 +115,70 @@ class ClaimStore:
             found = readable(
                 ClaimGrant, "claim", self._db.execute("SELECT uid, row FROM claims ORDER BY uid").fetchall()
             )
-            if found.failure is not None:
-                copy_aside(self._db, self._path, found.failure)
-                self._db.executemany("DELETE FROM claims WHERE uid = ?", [(uid,) for uid in found.bad])
-                self._db.execute("DELETE FROM meta WHERE key = ?", (ADOPTED,))
-                self.is_rebuilt = True
         except sqlite3.Error as err:
-            raise self._failed(err) from err
+            raise failure(self._path, err) from err
+        if found.failure is not None:
+            self.is_rebuilt = True
+            self._owed_facts[ADOPTED] = None
+            self._drop_unreadable(found, found.failure)
+            self.pay()
         return found.good
 
     def meta(self, key: str) -> str | None:
         """Return a fact about the file, such as the fingerprint of the machine it was written on."""
+        if key in self._owed_facts:
+            return self._owed_facts[key]
         try:
             found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as err:
-            raise self._failed(err) from err
+            raise failure(self._path, err) from err
         return None if found is None else str(found[0])
 
     def set_meta(self, key: str, value: str) -> None:
-        """Store a fact about the file."""
+        """Store a fact about the file; owed if that cannot be written now. What is stored is not written again."""
+        if self.meta(key) != value:
+            self._owed_facts[key] = value
+            self.pay()
+
+    def owe(self, puts: Iterable[ClaimGrant] = (), drops: Iterable[ClaimUID] = ()) -> None:
+        """Write rows, now if that can be, else with the next commit that succeeds."""
+        self._owed_rows |= dict.fromkeys(drops)
+        self._owed_rows |= {claim.uid: to_row(claim) for claim in puts}
+        self.pay()
+
+    def pay(self) -> None:
+        """Try to write what is owed; while there is trouble, whether anything can be written. Raises nothing."""
         try:
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-        except sqlite3.Error as err:
-            raise self._failed(err) from err
+            if self._owed_facts or self._owed_rows or self.trouble is not None:
+                self._write((), ())
+        except StateError as err:
+            self._hurt(err)
 
     def commit(self, jobs: list[Job]) -> None:
         """Write the rows of several jobs in one synced commit; raises StateError and leaves the file as it was."""
         puts = [(claim.uid, to_row(claim)) for job in jobs for claim in job.puts]
         drops = [(uid,) for job in jobs for uid in job.drops]
         reach("claims-commit")
-        try:
-            self._db.execute("BEGIN")
+        if puts or drops:
             try:
+                self._write(puts, drops)
+            except StateError as err:
+                self._hurt(err)
+                raise
+        reach("claims-committed")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _write(self, puts: Iterable[tuple[ClaimUID, bytes]], drops: Iterable[tuple[ClaimUID]]) -> None:
+        """Write what is owed and then these rows, all or nothing; raises StateError."""
+        if self._opens_anew:
+            self._open_anew()
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._write_owed()
                 self._db.executemany("DELETE FROM claims WHERE uid = ?", drops)
                 self._db.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?)", puts)
                 reach("claims-written")
@@ -119,15 +188,78 @@ class ClaimStore:
                     self._db.execute("ROLLBACK")
                 raise
         except sqlite3.Error as err:
-            raise self._failed(err) from err
-        reach("claims-committed")
+            # Opened on a read-only file system, a file stays read-only for this connection.
+            self._opens_anew = self._opens_anew or kind_of(err) == sqlite3.SQLITE_READONLY
+            raise failure(self._path, err) from err
+        self._owed_facts.clear()
+        self._owed_rows.clear()
+        self._opens_anew = False
+        if self.trouble is not None:
+            self.trouble = None
+            kv(_LOG, logging.INFO, "state can be written again", path=self._path)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+    def _write_owed(self) -> None:
+        facts = dict(self._owed_facts)
+        if self.trouble is not None:
+            # A row that differs from what is there: writing nothing would succeed on any file system.
+            (times,) = self._db.execute("SELECT coalesce(max(value), 0) + 1 FROM meta WHERE key = 'mended'").fetchone()
+            facts["mended"] = str(times)
+        gone = [(key,) for key, value in facts.items() if value is None]
+        self._db.executemany("DELETE FROM meta WHERE key = ?", gone)
+        kept = [(key, value) for key, value in facts.items() if value is not None]
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", kept)
+        dropped = [(uid,) for uid, row in self._owed_rows.items() if row is None]
+        self._db.executemany("DELETE FROM claims WHERE uid = ?", dropped)
+        rows = [(uid, row) for uid, row in self._owed_rows.items() if row is not None]
+        self._db.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?)", rows)
 
-    def _failed(self, err: sqlite3.Error) -> StateError:
-        return StateError(f"the database {self._path} failed: {err}", hint="check the file system: full, read-only?")
+    def _read_past(self, spare: Path) -> sqlite3.Connection:
+        """Return what the file holds, in memory: the file itself is opened again when something is to be written."""
+        self._opens_anew = True
+        try:
+            return read_elsewhere(self._path, spare, migrations=MIGRATIONS)
+        except UnreadableError as err:
+            kv(_LOG, logging.ERROR, "database cannot be read, the books are rebuilt", path=self._path, err=err.message)
+            self.is_rebuilt = True
+            return read_elsewhere(spare / "none", spare, migrations=MIGRATIONS)
+
+    def _open_anew(self) -> None:
+        """Open the file again; one whose content could not be read becomes a copy. Raises StateError.
+
+        Not beside the connection that was: SQLite has all of a process share what the first found to be read-only.
+        """
+        try:
+            self._db = in_memory(self._db)
+        except sqlite3.Error as err:
+            raise failure(self._path, err) from err
+        before = self._db
+        if self.is_rebuilt:
+            self._db, _ = open_rebuildable(self._path, migrations=MIGRATIONS, synced=True)
+        else:
+            self._db = open_database(self._path, migrations=MIGRATIONS, synced=True)
+        before.close()
+
+    def _drop_unreadable(self, found: Rows[ClaimGrant], why: StateError) -> None:
+        """Remove rows that cannot be read once there is a copy; else they are found again at the next start."""
+        try:
+            copy_aside(self._db, self._path, why)
+            self._db.executemany("DELETE FROM claims WHERE uid = ?", [(uid,) for uid in found.bad])
+        except sqlite3.Error as err:
+            self._hurt(failure(self._path, err))
+        except OSError as err:
+            self._hurt(DiskError(f"no copy of {self._path} can be made: {err.strerror}", hint=why.hint))
+
+    def _hurt(self, err: StateError) -> None:
+        """Take note that nothing can be written, and tell it once."""
+        if self.trouble is None:
+            kv(
+                _LOG,
+                logging.ERROR,
+                "state cannot be written: no new claim is served, those that are prepared are",
+                err=err.message,
+                hint=err.hint,
+            )
+        self.trouble = err
 
 
 class Disk:
@@ -180,8 +312,9 @@ class Disk:
                 self._store.commit([one.job for one in ready])
         except StateError as err:
             for one in ready:
-                _tell(one, err)
-            return
+                if one.job.has_rows:
+                    _tell(one, err)
+            ready = [one for one in ready if not one.job.has_rows]
         for one in ready:
             if self._step(one, one.job.after, undo=one.job):
                 _tell(one, None)

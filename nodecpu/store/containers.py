@@ -10,13 +10,12 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from nodecpu.errors import StateError
 from nodecpu.failpoints import reach
 from nodecpu.ids import PodUID
 from nodecpu.policy.facts import PodSpec
 from nodecpu.policy.grants import ContainerGrant
 from nodecpu.policy.plan import Change
-from nodecpu.store.database import copy_aside, open_rebuildable
+from nodecpu.store.database import copy_aside, failure, open_rebuildable
 from nodecpu.store.rows import readable, to_row
 
 MIGRATIONS = (
@@ -111,6 +110,4 @@ class _failing:  # noqa: N801 - reads as a word in a with statement
 
     def __exit__(self, kind: object, err: BaseException | None, trace: object) -> None:
         if isinstance(err, sqlite3.Error):
-            raise StateError(
-                f"the database {self._path} failed: {err}", hint="check the file system: full, read-only?"
-            ) from err
+            raise failure(self._path, err) from err

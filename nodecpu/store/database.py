@@ -2,12 +2,13 @@
 
 Directories belong to us alone (0700), files are opened without following links, a second daemon is refused by a lock. A
 file that a newer version wrote is left as it is: better not to start than to give CPUs twice. A file whose content
-cannot be read is set aside as a copy, and the books are rebuilt from what else tells of them (R2). A disk that fails is
-neither: nothing can be trusted to be kept, so we do not start.
+cannot be read is set aside as a copy, and the books are rebuilt from what else tells of them (R2). A disk that takes
+nothing is neither: what is there may well be read, and DiskError tells so.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -24,6 +25,14 @@ from nodecpu.log import kv
 _LOG = logging.getLogger(__name__)
 
 _UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_REFUSED = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+_REFUSED_BY_KERNEL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_PRIMARY = 0xFF
+"""The part of an extended result code that tells the kind of error. Source: sqlite.org/rescode.html."""
+
+_NO_ROOM_BYTES = 64 << 10
+"""With less than this a database cannot even be opened: its shared memory file takes 32 KiB."""
+
 _MOST_COPIES = 9
 _CACHE_KIB = 256
 """Pages that a connection keeps; all were eight times as much. What is read again comes from the kernel's cache, and a
@@ -66,6 +75,38 @@ class UnreadableError(StateError):
     """The content of a database file cannot be read, or is not ours."""
 
 
+class DiskError(StateError):
+    """The file system takes nothing: full, read-only or failing. What is there may be readable all the same."""
+
+
+def failure(path: Path, err: sqlite3.Error) -> StateError:
+    """Return the error to raise for one of SQLite's: DiskError where the file system is at fault."""
+    kind = DiskError if kind_of(err) in _REFUSED else StateError
+    return kind(f"the database {path} failed: {err}{_state_of(path.parent)}", hint=DISK_HINT)
+
+
+def kind_of(err: sqlite3.Error) -> int:
+    """Return the primary result code of an error; 0 for those of the module itself, which have none."""
+    code = getattr(err, "sqlite_errorcode", None)
+    return code & _PRIMARY if isinstance(code, int) else 0
+
+
+DISK_HINT = "check the file system: full, read-only? it is tried again by itself"
+
+
+def _state_of(directory: Path) -> str:
+    """Return what is wrong with a file system, as the end of a sentence; empty if that does not show."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return ""
+    if found.f_flag & os.ST_RDONLY:
+        return f"; the file system of {directory} is read-only"
+    if found.f_blocks and found.f_bfree * found.f_frsize < _NO_ROOM_BYTES:
+        return f"; the file system of {directory} is full"
+    return f"; the file system of {directory} has no inodes left" if found.f_files and not found.f_ffree else ""
+
+
 def open_rebuildable(path: Path, *, migrations: Sequence[str], synced: bool) -> tuple[sqlite3.Connection, Path | None]:
     """Return a connection as ``open_database`` does, and the copy if what was there had to be set aside.
 
@@ -81,7 +122,8 @@ def open_rebuildable(path: Path, *, migrations: Sequence[str], synced: bool) -> 
                 if part.exists():
                     part.rename(copy.with_name(copy.name + end))
         except OSError as second:
-            raise StateError(f"cannot set {path} aside: {second.strerror}", hint="move it away by hand") from second
+            kind = DiskError if second.errno in _REFUSED_BY_KERNEL else StateError
+            raise kind(f"cannot set {path} aside: {second.strerror}", hint="move it away by hand") from second
         _tell_set_aside(path, copy, err)
         return open_database(path, migrations=migrations, synced=synced), copy
 
@@ -119,20 +161,24 @@ def open_database(path: Path, *, migrations: Sequence[str], synced: bool) -> sql
     survives the process but not the machine. Raises StateError; UnreadableError if only the content is at fault.
     """
     os.close(_open_no_follow(path))
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a spoilt key must not hide good rows
+    connection = connected(path)
     try:
         _set_up(connection, path, migrations, synced=synced)
     except sqlite3.Error as err:
         connection.close()
-        kind = UnreadableError if err.sqlite_errorcode in _UNREADABLE else StateError
-        raise kind(
-            f"cannot use the database {path}: {err}",
-            hint="nothing was changed; is the disk full, read-only or failing?",
-        ) from err
+        if err.sqlite_errorcode in _UNREADABLE:
+            raise UnreadableError(f"cannot use the database {path}: {err}") from err
+        raise failure(path, err) from err
     except StateError:
         connection.close()
         raise
+    return connection
+
+
+def connected(path: Path | str) -> sqlite3.Connection:
+    """Return a connection in autocommit mode, for one thread at a time; nothing is read yet."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=32)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a spoilt key must not hide good rows
     return connection
 
 
@@ -158,18 +204,42 @@ def _set_up(connection: sqlite3.Connection, path: Path, migrations: Sequence[str
         connection.executescript(f"BEGIN; {script}; PRAGMA user_version={number}; COMMIT;")
 
 
-def _open_no_follow(path: Path) -> int:
+def open_to_read(path: Path) -> int:
+    """Return a descriptor of a file of ours that is there already; raises StateError."""
+    return _open_no_follow(path, os.O_RDONLY)
+
+
+def _open_no_follow(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = _opened(path, flags)
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
-            os.close(fd)
-            raise StateError(
-                f"{path} is not a regular file of ours alone (user {found.st_uid}, {found.st_nlink} links)",
-                hint="find out who made it, then remove it",
-            )
     except OSError as err:
+        message = f"cannot open {path}: {err.strerror}"
+        if err.errno in _REFUSED_BY_KERNEL:
+            raise DiskError(f"{message}{_state_of(path.parent)}", hint=DISK_HINT) from err
+        raise StateError(message, hint=_OPEN_HINTS.get(err.errno or 0, _OPEN_HINT)) from err
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
+        os.close(fd)
         raise StateError(
-            f"cannot open {path}: {err.strerror}", hint="it must be a regular file of ours, no link"
-        ) from err
+            f"{path} is not a regular file of ours alone (user {found.st_uid}, {found.st_nlink} links)",
+            hint="find out who made it, then remove it",
+        )
     return fd
+
+
+def _opened(path: Path, flags: int) -> int:
+    """Return a descriptor; on a read-only file system one that can only be read."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as err:
+        if err.errno != errno.EROFS or flags == os.O_RDONLY or not path.exists():
+            raise
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+_OPEN_HINT = "it must be a regular file of ours, no link"
+_OPEN_HINTS = {
+    errno.EACCES: "run the daemon as root; is a security module in the way?",
+    errno.EMFILE: "raise LimitNOFILE= of the unit",
+    errno.ENOENT: "its directory has to be there",
+}

@@ -20,6 +20,7 @@ import pytest
 
 from nodecpu.admin.client import fetch_state
 from nodecpu.lab.machine import parse_machine, write_machine
+from tests.support import small_file_system
 
 PATIENCE_S = 30.0
 
@@ -283,3 +284,28 @@ def test_metrics_are_served_while_the_daemon_runs_and_their_socket_goes_with_it(
     assert 'nodecpu_link_up{link="runtime"} 0.0' in answer
     assert "dra_cpu_available_cpus 8.0" in answer
     assert place.sockets == ["notify"]
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_a_bad_disk_does_not_keep_it_from_starting_and_is_told_with_its_cause(
+    place: Place, systemd: Systemd, fault: str
+) -> None:
+    """R1, D5: killed while the disk is bad, it is there again; status says what is wrong and what to do."""
+    state = place.directory / "state"
+    state.mkdir()
+    place.configure("[enforce]\nperiod_s = 1\n")
+    with small_file_system(state) as disk:
+        with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as process:
+            systemd.wait_for("READY=1")
+            process.kill()
+            process.wait(PATIENCE_S)
+        disk.read_only() if fault == "read-only" else disk.fill()
+        (place.directory / "proc" / "sys" / "kernel" / "random" / "boot_id").write_text(f"{'0' * 36}\n")
+        with place.daemon(NOTIFY_SOCKET=str(systemd.path)):
+            assert "STATUS=state cannot be written" in systemd.wait_for("STATUS=state")
+            systemd.wait_for("READY=1")
+            command = [sys.executable, "-m", "nodecpu", "status", "--config", str(place.config)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+            assert f"the file system of {state} is {fault}" in done.stdout
+            disk.read_only(on=False) if fault == "read-only" else disk.empty()
+            assert "runtime away" in systemd.wait_for("STATUS=runtime")

@@ -29,6 +29,7 @@ def status_lines(state: NodeState) -> Iterator[str]:
     rows += _enforcement(state)
     if state.terminating:
         rows.append(("ending", f"{listed(state.terminating)}: a planned restart waits for that"))
+    rows += [("state", f"{one.seen} ({one.remedy})") for one in state.preflight if one.check == "state"]
     if wrong := [one.grade for one in state.preflight if one.grade in ("failed", "warning")]:
         rows.append(("preflight", f"{_by(len(wrong), wrong)}; see nodecpu check"))
     if state.aside:

@@ -1,0 +1,234 @@
+"""A start while the disk of the state is full or read-only: what was known holds, what is new waits (R1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodecpu.cpuset import CpuSet
+from nodecpu.errors import StateError
+from nodecpu.ids import ContainerID
+from nodecpu.policy.facts import QoS
+from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore
+from tests.node import PodShape, Scene, claim, scene_in_memory
+from tests.support import SmallFileSystem, small_file_system
+
+NODE1 = "cpudevnuma001"
+FIRST, SECOND = claim(1, (NODE1, 2)), claim(2, (NODE1, 2))
+HOLDER = PodShape(number=1, claims=("claim-1",))
+CROWD = PodShape(number=2, qos=QoS.BURSTABLE, request_mcpu=100)
+C1, C2 = ContainerID("c1"), ContainerID("c2")
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made, directory = scene_in_memory()
+    made.extra = "[claims]\nwait_s = 0.0"
+    with directory:
+        yield made
+
+
+@pytest.fixture
+def disk(scene: Scene) -> Iterator[SmallFileSystem]:
+    """The disk of the state directory."""
+    state = scene.directory / "state"
+    state.mkdir()
+    with small_file_system(state) as made:
+        yield made
+
+
+def full(disk: SmallFileSystem) -> None:
+    disk.fill()
+
+
+def read_only(disk: SmallFileSystem) -> None:
+    disk.read_only()
+
+
+def good(disk: SmallFileSystem) -> None:
+    disk.read_only(on=False)
+    if (disk.path / "filler").exists():
+        disk.empty()
+
+
+def killed(state: Path) -> None:
+    """Put back what the end of this process's connection tidied up, as a kill leaves it: log and shared memory."""
+    for name in ("claims.db-wal", "claims.db-shm"):
+        (state / f"kept-{name}").rename(state / name)
+
+
+Fault = Callable[[SmallFileSystem], None]
+FAULTS = pytest.mark.parametrize("fault", [full, read_only])
+ENDS = pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "ended"])
+
+
+async def first_life(scene: Scene, *, is_killed: bool) -> CpuSet:
+    """Prepare a claim and have a container hold it; return its CPUs."""
+    node = scene.boot()
+    node.synchronize()
+    await node.prepare(FIRST)
+    node.service.pod_seen(HOLDER.spec)
+    cpus = node.create(HOLDER.sandbox, HOLDER.container("c1", node.env_of(FIRST.uid)))
+    node.started.claim_store.set_meta(ADOPTED, "yes")
+    state = scene.directory / "state"
+    content = (state / "claims.db").read_bytes()
+    if is_killed:
+        for name in ("claims.db-wal", "claims.db-shm"):
+            (state / f"kept-{name}").write_bytes((state / name).read_bytes())
+    await node.crash()
+    if is_killed:
+        (state / "claims.db").write_bytes(content)
+        killed(state)
+    return cpus
+
+
+def play(scene: Scene, story: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(story())
+
+
+def is_troubled(store: ClaimStore) -> bool:
+    return store.trouble is not None
+
+
+def known_claims(scene: Scene) -> list[str]:
+    with sqlite3.connect(scene.directory / "state" / "claims.db") as database:
+        return [str(uid) for (uid,) in database.execute("SELECT uid FROM claims ORDER BY uid")]
+
+
+@FAULTS
+@ENDS
+def test_holders_keep_their_cpus_and_prepared_claims_are_answered(
+    scene: Scene, disk: SmallFileSystem, fault: Fault, caplog: pytest.LogCaptureFixture, *, is_killed: bool
+) -> None:
+    """R1, C6, C7: as on any other day; new claims are refused with the cause, until there is a disk again."""
+
+    async def story() -> None:
+        cpus = await first_life(scene, is_killed=is_killed)
+        fault(disk)
+        node = scene.boot()
+        assert node.synchronize() == ()
+        assert await node.prepare(FIRST)
+        assert node.service.books.ledger.claims[FIRST.uid].cpus == cpus
+        node.service.pod_seen(CROWD.spec)
+        assert node.create(CROWD.sandbox, CROWD.container("c2")).isdisjoint(cpus)
+        assert scene.runtime.processes[C1].cpus == cpus
+        with pytest.raises(StateError, match=f"file system of .*/state is {fault.__name__.replace('_', '-')}"):
+            await node.prepare(SECOND)
+        assert is_troubled(node.started.claim_store)
+        assert SECOND.uid not in node.service.books.ledger.claims
+        assert caplog.text.count("state cannot be written") == 1
+        good(disk)
+        assert await node.prepare(SECOND)
+        assert not is_troubled(node.started.claim_store)
+        assert "state can be written again" in caplog.text
+        node.check()
+        await node.crash()
+        assert known_claims(scene) == [FIRST.uid, SECOND.uid]
+
+    caplog.set_level("INFO")
+    play(scene, story)
+
+
+@FAULTS
+def test_the_disk_is_tried_again_without_a_claim(scene: Scene, disk: SmallFileSystem, fault: Fault) -> None:
+    """What is owed is written as soon as that can be, and not before."""
+
+    async def story() -> None:
+        await first_life(scene, is_killed=False)
+        fault(disk)
+        node = scene.boot()
+        store = node.started.claim_store
+        store.set_meta("boot_id", "another")
+        store.pay()
+        assert is_troubled(store)
+        assert store.meta("boot_id") == "another"
+        good(disk)
+        store.pay()
+        assert not is_troubled(store)
+        await node.crash()
+        again = scene.boot().started.claim_store
+        assert [one.uid for one in again.load()] == [FIRST.uid]
+        again.close()
+
+    play(scene, story)
+
+
+@FAULTS
+def test_a_first_start_pins_containers_and_looks_for_claims(scene: Scene, disk: SmallFileSystem, fault: Fault) -> None:
+    """R2: there are no books yet; the disk being bad is no reason to let containers run anywhere."""
+
+    async def story() -> None:
+        fault(disk)
+        node = scene.boot()
+        assert node.started.adopting
+        node.synchronize()
+        node.service.pod_seen(CROWD.spec)
+        assert 15 not in node.create(CROWD.sandbox, CROWD.container("c2"))
+        with pytest.raises(StateError, match="file system"):
+            await node.prepare(FIRST)
+        good(disk)
+        assert await node.prepare(FIRST)
+        assert node.started.claim_store.meta(ADOPTING) == "yes"
+        await node.crash()
+        assert known_claims(scene) == [FIRST.uid]
+
+    play(scene, story)
+
+
+@FAULTS
+def test_a_reboot_into_another_machine_is_remembered_with_the_first_commit(
+    scene: Scene, disk: SmallFileSystem, fault: Fault
+) -> None:
+    """T7: claims to be picked anew stay so over any number of starts, until one of them could write it."""
+
+    async def story() -> None:
+        await first_life(scene, is_killed=False)
+        boot_id = scene.directory / "proc" / "sys" / "kernel" / "random" / "boot_id"
+        boot_id.write_text("00000000-0000-4000-8000-00000000000f\n")
+        with sqlite3.connect(scene.directory / "state" / "claims.db") as database:
+            database.execute("UPDATE meta SET value = 'another machine' WHERE key = 'fingerprint'")
+        database.close()
+        fault(disk)
+        for _ in range(2):
+            node = scene.boot()
+            assert node.service.books.ledger.claims[FIRST.uid].moved
+            await node.crash()
+        node = scene.boot()
+        good(disk)
+        node.runtime.processes.clear()
+        node.synchronize()
+        assert await node.prepare(FIRST)
+        await node.crash()
+        node = scene.boot()
+        assert not node.service.books.ledger.claims[FIRST.uid].moved
+        await node.crash()
+
+    play(scene, story)
+
+
+def test_damaged_content_on_a_read_only_disk_is_set_aside_when_it_can_be(
+    scene: Scene, disk: SmallFileSystem, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R2: both at once; the books are rebuilt, the copy is made with the first commit."""
+
+    async def story() -> None:
+        await first_life(scene, is_killed=False)
+        (disk.path / "claims.db").write_bytes(os.urandom(8192))
+        disk.read_only()
+        node = scene.boot()
+        assert node.started.adopting
+        assert node.service.books.ledger.claims[FIRST.uid].unproven
+        good(disk)
+        node.synchronize()
+        assert await node.prepare(FIRST)
+        assert (disk.path / "claims.db.unreadable-1").exists()
+        await node.crash()
+        assert known_claims(scene) == [FIRST.uid]
+
+    play(scene, story)
+    assert "books are rebuilt" in caplog.text
