@@ -94,9 +94,13 @@ class Node:
     def grow(self, count: int) -> None:
         """Create ordinary containers until there are so many."""
         while len(self.boxes) < count:
-            pod, name = next(self._places)
-            self.create(self.box(pod, name))
+            self.create(self.further())
         self.settle()
+
+    def further(self) -> Box:
+        """Return the next container of the pods that are there to grow by."""
+        pod, name = next(self._places)
+        return self.box(pod, name)
 
     def settle(self) -> None:
         """Have everybody told where to run, and wait until the daemon has seen that they do."""
@@ -126,7 +130,7 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
     process = yard.daemon(tree)
     try:
         node = linked(yard, api, process)
-        _wait_for_slices(api)
+        wait_for_slices(api)
         claims = iter(api.claims)
         _prepare(node, list(itertools.islice(claims, 5 + SUSTAINED)), done)
         _wait_for_pods(node, api.claims[-21])
@@ -164,7 +168,7 @@ def synchronize(yard: Yard, boxes: Sequence[tuple[Box, str]]) -> None:
         yard.runtime.call("Synchronize", call)
 
 
-def _wait_for_slices(api: ApiProcess) -> None:
+def wait_for_slices(api: ApiProcess) -> None:
     """Return when devices are published: before, no claim could be allocated."""
     end = time.monotonic() + 30
     while "create resourceslices" not in api.calls():

@@ -113,6 +113,15 @@ class Process:
         time.sleep(_PAUSE_S)
         return time.clock_gettime((~self._process.pid << 3) | 2)
 
+    def main_s(self) -> float:
+        """Return the processor time of its main thread. Source: kernel document sched-stats, /proc/<pid>/schedstat."""
+        pid = self._process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """End it as systemd does, or at once if that does not help."""
         self._process.send_signal(signal.SIGTERM)
