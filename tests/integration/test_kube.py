@@ -178,8 +178,9 @@ def test_connections_that_died_without_a_word_cost_one_call_alone() -> None:
         client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=10)
         await asyncio.gather(*(client.get(SLICES_PATH) for _ in range(4)))
         frozen.freeze(3)
-        with pytest.raises(LinkError, match="timed out"):
+        with pytest.raises(LinkError):
             await client.get(SLICES_PATH, timeout_s=0.2)
+        await until(lambda: not any(thread.name == "kube" for thread in threading.enumerate()))
         assert await asyncio.gather(*(client.get(SLICES_PATH) for _ in range(3))) == [b"{}"] * 3
         client.close()
         server.close()
