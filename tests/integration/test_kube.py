@@ -107,11 +107,11 @@ def test_answer_that_does_not_come_is_given_up() -> None:
     """C7: each try is bounded."""
 
     async def test() -> None:
-        async with cluster(timeout_s=0.2) as one:
+        async with cluster() as one:
             assert await one.client.get(SLICES_PATH)
             one.server.add_fault(Fault(delay_s=3, times=1))
-            with pytest.raises(LinkError, match="timed out"):
-                await one.client.get(SLICES_PATH)
+            with pytest.raises(LinkError, match=r"timed out|no answer within"):
+                await one.client.get(SLICES_PATH, timeout_s=0.2)
             one.server.add_fault(Fault(delay_s=3, times=1))
             with pytest.raises(LinkError):
                 await one.client.get(SLICES_PATH, timeout_s=0.05)
@@ -123,10 +123,10 @@ def test_hanging_calls_are_bounded_in_number_and_time() -> None:
     """C7: what waits for a place gives up in time too, and the places come back."""
 
     async def test() -> None:
-        async with cluster(timeout_s=0.2) as one:
+        async with cluster() as one:
             assert await one.client.get(SLICES_PATH)
             one.server.add_fault(Fault(delay_s=0.6))
-            calls = [asyncio.create_task(one.client.get(SLICES_PATH)) for _ in range(30)]
+            calls = [asyncio.create_task(one.client.get(SLICES_PATH, timeout_s=0.2)) for _ in range(30)]
             done, _ = await asyncio.wait(calls, timeout=3)
             assert len(done) == 30
             assert all(isinstance(call.exception(), LinkError) for call in done)
