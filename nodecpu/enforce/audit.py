@@ -119,7 +119,10 @@ class Audit:
         self._fights = Fights()
         self._contested: set[ContainerID] = set()  # changed by others, or not brought about by the last attempt
         self._kicked = asyncio.Event()
-        self._since: dict[ContainerID, float] = {}  # when a pending container was first looked at, by the loop's clock
+        self._since: dict[
+            ContainerID, float
+        ] = {}  # when a pending container's cgroup was first read, by the loop's clock
+        self._unread: dict[ContainerID, float] = {}  # since when it cannot be read
 
     @property
     def given_up(self) -> tuple[ContainerID, ...]:
@@ -158,8 +161,9 @@ class Audit:
     async def _look_at_pending(self, now: float) -> None:
         """Read every pending container; mend those that no reply will reach in time."""
         wishes = self._service.books.pending.open
-        for container_id in [one for one in self._since if one not in wishes]:
-            del self._since[container_id]
+        for times in (self._since, self._unread):
+            for container_id in [one for one in times if one not in wishes]:
+                del times[container_id]
         for container_id in wishes:
             grant = self._service.books.ledger.containers.get(container_id)
             if grant is None:
@@ -169,6 +173,7 @@ class Audit:
                 if self._is_lost(container_id, now):
                     self._service.observe(container_id, None)
                 continue
+            self._unread.pop(container_id, None)
             if self._service.observe(container_id, seen):
                 self._settled(container_id)
                 continue
@@ -180,7 +185,7 @@ class Audit:
 
     def _is_lost(self, container_id: ContainerID, now: float) -> bool:
         """Return whether a container's cgroup could not be read for a whole period."""
-        return now - self._since.setdefault(container_id, now) >= self.period_s
+        return now - self._unread.setdefault(container_id, now) >= self.period_s
 
     async def _write(self, grant: ContainerGrant, wanted: Placement) -> bool:
         """Set a cpuset past the runtime: by systemd, which would undo what it does not know, else in the cgroup.

@@ -255,6 +255,26 @@ def test_what_came_about_without_an_answer_is_not_written_again(scene: Scene) ->
     play(scene, story, is_safe=True, answers=False, period_s=0.05)
 
 
+def test_a_container_whose_cgroup_comes_late_has_its_whole_period_from_then_on(scene: Scene) -> None:
+    """E1: the runtime makes a group and then writes its cpuset; it is not overtaken for having been slow before."""
+
+    async def story(node: Node, _: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        means = Means(unasked=unasked, systemd=Systemd(booted=scene.directory / "no-systemd"))
+        audit = Audit(node.service, kernel, means, node.counters, period_s=30.0)
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c2"))
+        await audit._look_at_pending(0.0)
+        kernel.become("/kubepods/c2", CpuSet.parse("0-15"))
+        for now in (29.0, 31.0, 58.0):
+            await audit._look_at_pending(now)
+        assert kernel.written("/kubepods/c2") is None
+        await audit._look_at_pending(59.0)
+        assert kernel.written("/kubepods/c2") is not None
+
+    play(scene, story)
+
+
 def test_a_runtime_that_is_just_applying_a_reply_is_not_overtaken(scene: Scene) -> None:
     """E1: it writes CPUs and memory nodes one after the other; what differs at two looks is put right."""
 
