@@ -1,7 +1,8 @@
 """Bytes of one stream in order of arrival, handed out in runs (pure; for the codecs).
 
 What arrived in one piece is handed out without a copy; what arrived in many is copied once into one growing buffer.
-So a message costs time and memory in proportion to its length, even if it comes byte by byte.
+So a message costs time and memory in proportion to its length, even if it comes byte by byte, and what was handed out
+is not kept for long: at most as much as is stored.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class ByteQueue:
             self._data = bytearray(memoryview(self._data)[self._start : self._end])
             self._start, self._growing = 0, True
         assert isinstance(self._data, bytearray)
+        if self._start > len(self._data) // 2:  # what was handed out goes, even if the queue is never quite empty
+            del self._data[: self._start]
+            self._start = 0
         self._data += data
         self._end = len(self._data)
 

@@ -1,7 +1,9 @@
 """Hostile bytes for the NRI side: mutated frames through mux, ttrpc, protobuf and plugin.
 
 Deterministic: input number n of a seed is always the same. ``python -m tests.fuzz.nri [COUNT [SEED]]`` runs long.
-Each input is cut into reads at random. Every outcome must be an event, a reply, or one of our typed errors.
+Each input is cut into reads at random. Every outcome must be an event, a reply, or one of our typed errors; after every
+read the codecs store just what has come of frames and messages that are not whole yet, as ``Tally`` counts it, and a
+length that is too large has ended them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
+from struct import unpack_from
 from typing import Final
 
 from nodecpu.errors import NodeCpuError, PeerProtocolError
@@ -20,7 +23,7 @@ from nodecpu.nri import plugin as plugin_module
 from nodecpu.nri import ttrpc as ttrpc_module
 from nodecpu.nri.mux import MAX_PAYLOAD, PLUGIN_CONN, RUNTIME_CONN, Mux
 from nodecpu.nri.plugin import PLUGIN_SERVICE, Plugin
-from nodecpu.nri.ttrpc import Refused, Request, Ttrpc
+from nodecpu.nri.ttrpc import HEADER_SIZE, MAX_DATA, Refused, Request, Ttrpc
 from nodecpu.policy.plan import Creation
 from nodecpu.proto import nri_pb2
 from tests.fuzz.branches import Branches
@@ -101,6 +104,44 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
+class Tally:
+    """Counts by itself what of a trunk's bytes has to be kept; ``is_over``: a length was too large."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._trunk = bytearray()
+        self._streams = {PLUGIN_CONN: bytearray(), RUNTIME_CONN: bytearray()}
+
+    @property
+    def stored(self) -> dict[int, int]:
+        """How many bytes each stream has to keep, and the trunk as connection 0."""
+        kept = len(self._trunk)
+        if kept >= 8 and unpack_from(">I", self._trunk)[0] not in self._streams:
+            kept = 0  # what nobody reads is not kept
+        return {0: kept, **{conn: len(stream) for conn, stream in self._streams.items()}}
+
+    def count(self, chunk: bytes) -> None:
+        """Take in one read."""
+        self._trunk += chunk
+        while len(self._trunk) >= 8 and not self.is_over:
+            conn, length = unpack_from(">II", self._trunk)
+            self.is_over = length > MAX_PAYLOAD
+            if self.is_over or len(self._trunk) < 8 + length:
+                return
+            if conn in self._streams:
+                self._streams[conn] += self._trunk[8 : 8 + length]
+                self._take_messages(self._streams[conn])
+            del self._trunk[: 8 + length]
+
+    def _take_messages(self, stream: bytearray) -> None:
+        while len(stream) >= HEADER_SIZE:
+            (length,) = unpack_from(">I", stream)
+            self.is_over = length > MAX_DATA
+            if self.is_over or len(stream) < HEADER_SIZE + length:
+                return
+            del stream[: HEADER_SIZE + length]
+
+
 class Victim:
     """What the bytes go through; ``outcomes`` counts what became of them."""
 
@@ -117,18 +158,21 @@ class Victim:
         codecs = {PLUGIN_CONN: Ttrpc(), RUNTIME_CONN: Ttrpc()}
         codecs[RUNTIME_CONN].send_request("s", "RegisterPlugin", b"")
         plugin = Plugin(self._service)
+        tally = Tally()
         at = 0
         while at < len(data):
             size = rng.choice((1, 2, 7, 8, 9, 100, 4096, len(data)))
             chunk = data[at : at + size]
             at += size
+            tally.count(chunk)
             try:
                 self._read(mux, codecs, plugin, chunk)
             except PeerProtocolError:
-                self._must_be_dead(mux, codecs)
+                failure = self._failure_of(mux, codecs)
+                assert tally.is_over or "does not parse" in failure
                 return
-            stored = [mux.buffered, *(codec.buffered for codec in codecs.values())]
-            assert max(stored) <= MAX_PAYLOAD + 8 + len(chunk)
+            assert not tally.is_over, "a length that is too large is waited for"
+            assert {0: mux.buffered, **{conn: codec.buffered for conn, codec in codecs.items()}} == tally.stored
         self._service.calls.clear()
         self._service.sandboxes.clear()
         self._service.containers.clear()
@@ -154,7 +198,8 @@ class Victim:
         self.outcomes["reply"] += 1
         return codec.send_response(request.stream_id, reply)
 
-    def _must_be_dead(self, mux: Mux, codecs: dict[int, Ttrpc]) -> None:
+    def _failure_of(self, mux: Mux, codecs: dict[int, Ttrpc]) -> str:
+        """Return what ended one of the codecs, which now takes nothing and stores nothing."""
         self.outcomes["PeerProtocolError"] += 1
         all_codecs: list[Mux | Ttrpc] = [mux, *codecs.values()]
         dead = [one for one in all_codecs if one.failure is not None]
@@ -163,7 +208,7 @@ class Victim:
         try:
             dead[0].receive(b"x")
         except PeerProtocolError:
-            return
+            return dead[0].failure or ""
         raise AssertionError("a dead codec took more")
 
 
