@@ -117,10 +117,10 @@ class ApiServer:
     """Serves ``store`` between ``start`` and ``stop``; may be started again on the same port.
 
     ``tokens`` are those that are accepted, ``rights`` the verbs and plurals that are granted; None for whatever comes.
-    ``features`` is the version it plays, with its gates.
+    ``features`` is the version it plays, with its gates; a ``port`` of 0 is one of the kernel's choice.
     """
 
-    def __init__(self, trace: Trace, *, bookmark_s: float = 5.0) -> None:
+    def __init__(self, trace: Trace, *, bookmark_s: float = 5.0, port: int = 0) -> None:
         self.tokens: frozenset[str] | None = None
         self.rights: frozenset[tuple[str, str]] | None = None
         self.features = Features()
@@ -131,7 +131,7 @@ class ApiServer:
         self._watchers: set[asyncio.Event] = set()
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
-        self._port = 0
+        self._port = port
 
     @property
     def url(self) -> str:
@@ -139,7 +139,7 @@ class ApiServer:
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Listen, the first time on a port of the kernel's choice; connections are served by ``tasks``."""
+        """Listen, at a restart on the same port as before; connections are served by ``tasks``."""
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = tasks.create_task(self._serve(reader, writer))

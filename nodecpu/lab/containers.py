@@ -6,6 +6,7 @@ A record changes only in ``runtime``; messages are built anew for every event an
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from nodecpu.lab.cgroups import directory
 from nodecpu.lab.flavours import Flavour
@@ -85,6 +86,43 @@ class ContainerRecord:
     def label(self) -> str:
         """Return ``pod/container``, as scenarios name it."""
         return f"{self.sandbox.config.name}/{self.config.name}"
+
+
+class PodRuntime(Protocol):
+    """What a kubelet asks of a runtime: the played one, or a real one by its CRI. Every call raises RuntimeFault."""
+
+    async def run_sandbox(self, config: SandboxConfig) -> SandboxRecord:
+        """Return a pod's sandbox, made."""
+
+    async def create_container(self, sandbox: SandboxRecord, config: ContainerConfig) -> ContainerRecord:
+        """Return a container, made but not started."""
+
+    async def start_container(self, record: ContainerRecord) -> None:
+        """Start a container."""
+
+    async def update_container(self, record: ContainerRecord, wanted: nri_pb2.LinuxResources) -> None:
+        """Change a container's resources."""
+
+    async def stop_container(self, record: ContainerRecord) -> None:
+        """Stop a container; nothing if it has ended."""
+
+    def end_process(self, record: ContainerRecord, *, exit_code: int) -> None:
+        """Let a container's process end by itself."""
+
+    async def tell_stopped(self, record: ContainerRecord) -> None:
+        """Have everybody know that a container's process has ended."""
+
+    async def remove_container(self, record: ContainerRecord) -> None:
+        """Remove a container."""
+
+    async def stop_sandbox(self, sandbox: SandboxRecord) -> None:
+        """Stop a sandbox with what runs in it."""
+
+    async def remove_sandbox(self, sandbox: SandboxRecord) -> None:
+        """Remove a sandbox with what is in it."""
+
+    def containers_of(self, sandbox: SandboxRecord) -> tuple[ContainerRecord, ...]:
+        """Return a sandbox's containers, oldest first."""
 
 
 def cgroups_path(parent: str, container_id: str, prefix: str, driver: CgroupDriver) -> str:

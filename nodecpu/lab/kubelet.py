@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nodecpu.lab.cluster import Cluster
-from nodecpu.lab.containers import ContainerConfig, ContainerRecord, SandboxConfig, SandboxRecord
+from nodecpu.lab.containers import ContainerConfig, ContainerRecord, PodRuntime, SandboxConfig, SandboxRecord
 from nodecpu.lab.jsontree import Json, JsonObject, node, nodes, text
 from nodecpu.lab.objects import CLAIMS, PODS, SLICES, Key
 from nodecpu.lab.podspec import (
@@ -27,7 +27,7 @@ from nodecpu.lab.podspec import (
     qos_class,
 )
 from nodecpu.lab.registry import DriverFault, Registry
-from nodecpu.lab.runtime import Runtime, RuntimeFault
+from nodecpu.lab.runtime import RuntimeFault
 from nodecpu.lab.trace import Trace
 from nodecpu.proto import dra_pb2, nri_pb2
 
@@ -89,7 +89,7 @@ class PodRun:
 class Kubelet:
     """The kubelet; ``run`` is one life of its process, everything else may be called while it runs."""
 
-    def __init__(self, settings: KubeletSettings, cluster: Cluster, runtime: Runtime, trace: Trace) -> None:
+    def __init__(self, settings: KubeletSettings, cluster: Cluster, runtime: PodRuntime, trace: Trace) -> None:
         self.settings = settings
         self.runs: dict[tuple[str, str], PodRun] = {}
         self.checkpoint: dict[str, ClaimInfo] = {}

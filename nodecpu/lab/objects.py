@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -146,6 +146,20 @@ class ObjectStore:
         """Forget all past changes, as a compaction does: watches from before now are told 410."""
         self._forgotten = self._version
         self._changes.clear()
+
+    def saved(self) -> list[Json]:
+        """Return all objects as they are, for ``restore``."""
+        return [node(value) for value in self._objects.values()]
+
+    def restore(self, saved: Iterable[Mapping[str, Json]]) -> None:
+        """Have the objects of another life, with their UIDs and versions; past changes are forgotten."""
+        for value in saved:
+            made = (text(value, "apiVersion"), text(value, "kind"))
+            kind = next(kind for kind in KINDS if (kind.api_version, kind.kind) == made)
+            key = Key(kind=kind, namespace=text(value, "metadata", "namespace"), name=text(value, "metadata", "name"))
+            self._objects[key] = node(value)
+            self._version = max(self._version, int(text(value, "metadata", "resourceVersion")))
+        self.forget()
 
     def get(self, key: Key) -> JsonObject:
         """Return an object; ApiError 404 if there is none."""

@@ -800,6 +800,44 @@ class RemoveContainerResponse(_message.Message):
 Global___RemoveContainerResponse: _TypeAlias = RemoveContainerResponse  # noqa: Y015
 
 @_typing.final
+class UpdateContainerResourcesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    LINUX_FIELD_NUMBER: _builtins.int
+    container_id: _builtins.str
+    @_builtins.property
+    def linux(self) -> Global___LinuxContainerResources: ...
+    def __init__(
+        self,
+        *,
+        container_id: _builtins.str = ...,
+        linux: Global___LinuxContainerResources | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["linux", b"linux"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_id", b"container_id", "linux", b"linux"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateContainerResourcesRequest: _TypeAlias = UpdateContainerResourcesRequest  # noqa: Y015
+
+@_typing.final
+class UpdateContainerResourcesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateContainerResourcesResponse: _TypeAlias = UpdateContainerResourcesResponse  # noqa: Y015
+
+@_typing.final
 class ContainerStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

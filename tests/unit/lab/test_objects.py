@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, text, without
@@ -39,6 +41,20 @@ def test_second_object_of_a_name_is_refused() -> None:
     with pytest.raises(ApiError, match="already exists") as failed:
         objects.create(PODS, "default", pod())
     assert failed.value.status == 409
+
+
+def test_another_life_has_the_same_objects_and_goes_on_counting() -> None:
+    objects = store()
+    made = objects.create(PODS, "default", pod())
+    node1 = objects.create(NODES, "", {"metadata": {"name": "node1"}})
+    later = store()
+    later.restore(json.loads(json.dumps(objects.saved())))
+    assert (later.get(POD), later.find(NODES)) == (made, [node1])
+    assert later.version == objects.version
+    with pytest.raises(ApiError, match="too old resource version"):
+        later.changes_after(later.version - 1)
+    later.remove(POD)
+    assert [change.version for change in later.changes_after(objects.version)] == [objects.version + 1]
 
 
 def test_update_with_an_old_version_conflicts_and_changes_nothing() -> None:
