@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -130,35 +130,51 @@ def booted(directory: Path) -> Iterator[Machine]:
 
 def need_tree() -> Path:
     """Return the archive of the machine's tree, made once; skip the test where Debian's archive cannot serve it."""
-    need_program("mmdebstrap")
-    if not KEYRING.exists():
-        pytest.skip("needs Debian's archive keyring to check the machine's packages")
-    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nodecpu-tests"
-    home.mkdir(parents=True, exist_ok=True)
-    archive = home / f"machine-{SUITE}-1.tar"
-    with (home / "machine.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    need_bootstrap()
+    with locked_cache("machine.lock") as home:
+        archive = home / f"machine-{SUITE}-1.tar"
         if not archive.exists():
             made = archive.with_suffix(".new.tar")
-            source = f"deb [signed-by={KEYRING}] {debian_archive()} {SUITE} main"
-            command = [
-                "mmdebstrap",
-                "--quiet",
-                "--variant=minbase",
-                f"--include={','.join(PACKAGES)}",
-                f"--keyring={KEYRING}",
-            ]
-            done = subprocess.run(
-                [*command, SUITE, str(made), source],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=MAKE_TIMEOUT_S,
-            )
-            if done.returncode:
-                pytest.skip(f"the machine's tree cannot be made: {done.stderr.strip()[-500:]}")
+            bootstrap(made, PACKAGES)
             made.rename(archive)
     return archive
+
+
+def need_bootstrap() -> None:
+    """Skip the test where no tree can be made."""
+    need_root()
+    for program in ("mmdebstrap", "setpriv", "unshare"):
+        need_program(program)
+    if not KEYRING.exists():
+        pytest.skip("needs Debian's archive keyring to check the machine's packages")
+
+
+@contextmanager
+def locked_cache(lock_name: str) -> Iterator[Path]:
+    """Yield the directory that outlives the tests, while nobody else makes what the lock stands for."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "nodecpu-tests"
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / lock_name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield home
+
+
+def bootstrap(target: Path, packages: Iterable[str], *options: str) -> None:
+    """Make a tree of Debian as a directory or, by its name, an archive; skip the test where that cannot be done."""
+    source = f"deb [signed-by={KEYRING}] {debian_archive()} {SUITE} main"
+    command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}", f"--keyring={KEYRING}"]
+    # What it mounts into the tree is nobody else's, and all of it ends with the tests, whatever ends them: a tree with
+    # this machine's own directories in it must not be left to whoever tidies up.
+    apart = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    done = subprocess.run(
+        [*apart, *command, *options, SUITE, str(target), source],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=MAKE_TIMEOUT_S,
+    )
+    if done.returncode:
+        pytest.skip(f"the machine's tree cannot be made: {done.stderr.strip()[-500:]}")
 
 
 class Peers:
