@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,12 +13,11 @@ import pytest
 
 from tests.e2e.machine import Machine, Peers, booted
 from tests.e2e.packages import built, need_tools, renumbered
-from tests.support import ROOT, need_program
+from tests.e2e.plays import BIN, PLAYS, Played, Plays
+from tests.support import need_program
 
 pytestmark = pytest.mark.nspawn
 
-BIN = ROOT / "build" / "ansible" / "bin"
-PLAYS = ROOT / "ansible"
 ALONE = {"kube": {"enabled": False}}
 CONFIG = {
     "paths": {"root": "/run/lab-machine", "cgroup": "/run/lab-cgroup"},
@@ -42,51 +39,18 @@ elif "diff" in arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """How a playbook ended."""
-
-    code: int
-    said: str
-
-    @property
-    def changed(self) -> int:
-        return int(re.findall(r"changed=([0-9]+)", self.said)[-1])
-
-
-@dataclass(frozen=True, slots=True)
 class Site:
-    """A machine, an inventory that has it, and two packages."""
+    """A machine, plays on it with the first of two packages, and the second."""
 
     machine: Machine
-    inventory: Path
-    first: Path
+    plays: Plays
     second: Path
 
     def play(self, name: str, *options: str, **variables: object) -> Played:
-        given = {"nodecpu_package": str(self.first), "nodecpu_config": ALONE, **variables}
-        command = [str(BIN / "ansible-playbook"), "-i", str(self.inventory), name, *options, "-e", json.dumps(given)]
-        environment = {
-            **os.environ,
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_HOME": str(self.inventory.parent / "home"),
-            "ANSIBLE_SSH_ARGS": "-o ControlMaster=no",  # a shared connection would outlive the play
-        }
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=PLAYS,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            timeout=600,
-        )
-        return Played(done.returncode, done.stdout)
+        return self.plays.play(name, *options, **variables)
 
     def right(self, name: str, *options: str, **variables: object) -> Played:
-        played = self.play(name, *options, **variables)
-        assert played.code == 0, played.said + self.machine.journal()
-        return played
+        return self.plays.right(name, *options, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +65,14 @@ def site(built_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     with booted(tmp_path_factory.mktemp("machine")) as machine:
         machine.put("/root/.ssh/authorized_keys", key.with_suffix(".pub").read_text(), mode=0o600)
         through = f"nsenter -t {machine.leader} -n busybox nc 127.0.0.1 22"
-        options = f"-i {key} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ProxyCommand='{through}'"
+        unknown = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+        options = f"-i {key} {unknown} -o ControlMaster=no -o ProxyCommand='{through}'"
         host = {"ansible_host": "127.0.0.1", "ansible_user": "root", "ansible_ssh_common_args": options}
         inventory = place / "hosts.json"
         inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": {"worker": host}}}))
-        yield Site(machine, inventory, first, renumbered(first, "0.1.0", "0.1.1"))
+        variables = {"nodecpu_package": str(first), "nodecpu_config": ALONE}
+        plays = Plays(inventory=inventory, variables=variables, journal=machine.journal)
+        yield Site(machine, plays, renumbered(first, "0.1.0", "0.1.1"))
 
 
 @pytest.fixture(scope="module")
