@@ -36,12 +36,16 @@ demo: $(READY) ## play the whole story on one machine, over real sockets
 	$(BIN)/nodecpu lab
 
 .PHONY: test
-test: $(READY) ## run every test that this machine can run; the others say why they were skipped (packages: test-package, e2e)
-	$(BIN)/python -m pytest -m "not nspawn" $(PYTEST_ARGS)
+test: $(READY) ## run every test that this machine can run; the others say why they were skipped (machines: test-package, test-node)
+	$(BIN)/python -m pytest -m "not nspawn and not vm" $(PYTEST_ARGS)
 
 .PHONY: test-package
 test-package: $(READY) ## build a package and live with it on a real systemd: install, upgrade, remove (root)
 	$(BIN)/python -m pytest tests/e2e/test_package_life.py tests/e2e/test_vagrant.py $(PYTEST_ARGS)
+
+.PHONY: test-node
+test-node: $(READY) ## install the package by the role on an emulated node, 4 NUMA nodes, real containerd (root; 20 minutes)
+	$(BIN)/python -m pytest -m vm tests/e2e/test_vm.py $(PYTEST_ARGS)
 
 .PHONY: crash
 CRASH_ARGS ?=
@@ -89,8 +93,8 @@ mutants: $(READY) ## change the decisions in small ways and see whether tests no
 	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 .PHONY: e2e
-e2e: $(READY) ## the daemon against stand-ins, a real containerd and a real systemd; here nothing may be skipped (root)
-	NODECPU_CI=1 $(BIN)/python -m pytest -m "lab or containerd or nspawn" $(PYTEST_ARGS)
+e2e: $(READY) ## the daemon against stand-ins, real containerds, systemds, a NUMA machine; nothing may be skipped (root)
+	NODECPU_CI=1 $(BIN)/python -m pytest -m "lab or containerd or nspawn or vm" $(PYTEST_ARGS)
 
 # What packages are built with has an environment of its own: the locked tools, and what nodecpu needs to tell of itself.
 PACKAGE_VENV := build/packaging
