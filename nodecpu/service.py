@@ -455,6 +455,8 @@ class Service:
             sandbox = self._sandboxes.get(container.sandbox_id)
             if sandbox is not None:
                 self._found(sandbox, container)
+        if len(self._unproven) < len(waiting):  # it runs already, and no reply may come for long (G9)
+            self.books.pending.hurry()
         if waiting:
             self.tell_pending()
 

@@ -1,7 +1,7 @@
 """A model of the cgroup v2 tree in plain files, as far as cpusets, CPU weight and quota and process lists go.
 
 A runtime writes through ``write_cpuset``, which counts; anybody else writes the files. ``refresh`` plays the kernel: it
-copies what is written into the ``.effective`` files, cut by the parent and never empty, and counts foreign writes.
+makes the ``.effective`` files what is written, cut by the parent and never empty, and counts foreign writes.
 Source: kernel document cgroup-v2, "Cpuset Interface Files".
 """
 
@@ -43,8 +43,8 @@ class Effective:
 class Cgroups(Protocol):
     """Where containers' processes live: the model below, or the kernel's own tree."""
 
-    def create(self, path: str) -> int:
-        """Make the cgroup with a process in it; return the process id."""
+    def create(self, path: str, cpus: str = "", mems: str = "") -> int:
+        """Make the cgroup with a cpuset, then a process in it; return the process id. CgroupError as with writing."""
 
     def write_cpuset(self, path: str, cpus: str, mems: str) -> None:
         """Write both files as a runtime does, leaving out what is empty; CgroupError if the kernel refuses."""
@@ -104,33 +104,41 @@ class ModelCgroups:
     def close(self) -> None:
         """Do nothing: the files go with the directory."""
 
-    def make(self, path: str) -> None:
-        """Make a cgroup and its parents, without processes."""
+    def make(self, path: str, cpus: str = "", mems: str = "") -> None:
+        """Make a cgroup and its parents, without processes. It never has another cpuset than this."""
         place = self.root
-        for part in path.strip("/").split("/"):
+        names = path.strip("/").split("/")
+        for depth, part in enumerate(names, start=1):
             place /= part
             if not place.exists():
                 place.mkdir()
-                for name, content in _FILES.items():
+                own = {_CPUS: cpus, _MEMS: mems} if depth == len(names) else {}
+                for name, content in (_FILES | own).items():
                     (place / name).write_text(content + "\n")
                 self._remember(place)
         self.refresh()
 
-    def create(self, path: str) -> int:
+    def create(self, path: str, cpus: str = "", mems: str = "") -> int:
         """Make the cgroup with a process in it; return the (invented) process id."""
-        self.make(path)
+        self._check(path, cpus, mems)
+        self.make(path, cpus, mems)
+        if cpus:
+            self._writes[path] = self._writes.get(path, 0) + 1
         self._pid += 1
         place = self._place(path)
         (place / "cgroup.procs").write_text(f"{self._pid}\n")
         self._populate(place)
         return self._pid
 
-    def write_cpuset(self, path: str, cpus: str, mems: str) -> None:
-        """Write the cpuset files as a runtime does: empty means not written."""
+    def _check(self, path: str, cpus: str, mems: str) -> None:
         if cpus and not CpuSet.parse(cpus) <= self._all.cpus:
             raise CgroupError(f"write {path}/{_CPUS}: {cpus}: numerical result out of range")
         if mems and not NodeSet.parse(mems) <= self._all.mems:
             raise CgroupError(f"write {path}/{_MEMS}: {mems}: numerical result out of range")
+
+    def write_cpuset(self, path: str, cpus: str, mems: str) -> None:
+        """Write the cpuset files as a runtime does: empty means not written."""
+        self._check(path, cpus, mems)
         place = self._place(path)
         if not place.is_dir():
             raise CgroupError(f"write {path}/{_CPUS}: no such file or directory")
@@ -224,11 +232,18 @@ class ModelCgroups:
 
     def _write_effective(self, place: Path, effective: Effective) -> None:
         for name, value in ((_CPUS, str(effective.cpus)), (_MEMS, str(effective.mems))):
-            file = place / f"{name}.effective"
-            if not file.exists() or file.read_text().strip() != value:
-                whole = file.with_suffix(".new")  # nobody reads half of a kernel's file
+            file, written = place / f"{name}.effective", place / name
+            # As with the kernel, what others write is effective at once, not when we come to look.
+            is_as_written = written.exists() and written.read_text().strip() == value
+            if is_as_written == file.is_symlink() and file.exists() and file.read_text().strip() == value:
+                continue
+            whole = file.with_suffix(".new")  # nobody reads half of a kernel's file
+            whole.unlink(missing_ok=True)
+            if is_as_written:
+                whole.symlink_to(name)
+            else:
                 whole.write_text(value + "\n")
-                whole.replace(file)
+            whole.replace(file)
 
     def _notice(self, place: Path) -> None:
         path = "/" + str(place.relative_to(self.root))

@@ -60,9 +60,10 @@ class RealCgroups:
                     if not (place / name).read_text().strip():
                         (place / name).write_text((parent / name).read_text())
 
-    def create(self, path: str) -> int:
-        """Make a group with a sleeping process in it; return its process id."""
+    def create(self, path: str, cpus: str = "", mems: str = "") -> int:
+        """Make a group with a cpuset, then a sleeping process in it; return its process id. Raises CgroupError."""
         self.make(path)
+        self.write_cpuset(path, cpus, mems)
         process = subprocess.Popen(
             ["sleep", "infinity"],
             stdin=subprocess.DEVNULL,

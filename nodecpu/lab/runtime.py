@@ -307,13 +307,12 @@ class Runtime:
                 raise CallError(Code.UNKNOWN, f"validator plugin {plugin.name!r} rejected: {answer.reason}")
 
     def _make_cgroup(self, record: ContainerRecord) -> None:
-        record.pid = self._cgroups.create(record.directory)
         try:
-            self._write(record)
+            record.pid = self._cgroups.create(record.directory, record.cpus, record.mems)
         except CgroupError as error:
             self._cgroups.kill(record.directory)
-            record.pid = 0
             raise RuntimeFault(f"OCI runtime create failed: {error}") from error
+        self._cgroups.write_quota(record.directory, record.quota_us or 0, record.period_us)
 
     def _write(self, record: ContainerRecord) -> None:
         if record.pid:  # else only the stored spec changes

@@ -31,6 +31,7 @@ class Pending:
         self._created: dict[ContainerID, Placement] = {}
         self._untold: dict[ContainerID, Update] = {}
         self._carried: set[ContainerID] = set()
+        self._urgent: set[ContainerID] = set()
 
     @property
     def carried(self) -> tuple[ContainerID, ...]:
@@ -75,6 +76,7 @@ class Pending:
         self._created.pop(container_id, None)
         if wanted is None or fulfils(seen, wanted):
             self._wanted.pop(container_id, None)
+            self._urgent.discard(container_id)
             return True
         self._wanted[container_id] = Update(container_id=container_id, placement=wanted)
         return False
@@ -82,6 +84,14 @@ class Pending:
     def repeat(self, container_id: ContainerID, placement: Placement) -> None:
         """Have the next reply carry what was written to the cgroup past the runtime, for the runtime's own record."""
         self._untold[container_id] = Update(container_id=container_id, placement=placement)
+
+    def hurry(self) -> None:
+        """Have what is wanted now brought about at once, not by whatever reply comes next."""
+        self._urgent = set(self._wanted)
+
+    def is_urgent(self, container_id: ContainerID) -> bool:
+        """Return whether a wish is to be brought about at once."""
+        return container_id in self._urgent and container_id in self._wanted
 
     def replied(self) -> None:
         """Note that a reply carried what was due."""
@@ -101,6 +111,7 @@ class Pending:
         self._wanted.pop(container_id, None)
         self._created.pop(container_id, None)
         self._untold.pop(container_id, None)
+        self._urgent.discard(container_id)
 
     def due(self, *, besides: ContainerID | None = None) -> tuple[Update, ...]:
         """Return the updates for a reply, in order of container id; not for the container that the request is about."""

@@ -227,10 +227,16 @@ class World:
             return NO_PLUGIN
         running = self.running()
         for record in running:
-            if not record.cpus:
+            if self._is_unpinned(record):
                 return f"{record.label} runs without a cpuset of its own"
         places = self._places(running)
         return _intrusion(running, places) or self._misplaced(running, places)
+
+    def _is_unpinned(self, record: ContainerRecord) -> bool:
+        """Return whether nobody has set a container's cpuset, neither the runtime nor the daemon past it (E1)."""
+        with suppress(FileNotFoundError):
+            return not self.cgroups.configured(record.directory)[0]
+        return False  # it has just gone
 
     def _places(self, running: list[ContainerRecord]) -> dict[str, CpuSet]:
         """Return what each container runs on. The kernel is played once for all: it costs a walk of the whole tree."""

@@ -275,6 +275,26 @@ def test_a_container_whose_cgroup_comes_late_has_its_whole_period_from_then_on(s
     play(scene, story)
 
 
+def test_a_container_that_was_judged_late_is_put_right_at_once(scene: Scene) -> None:
+    """G9: created while we were away and its pod not known yet: it runs already, and no reply may come for long."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        await node.prepare(claim(2, ("cpudevnuma001", 2)))
+        pod = PodShape(number=2, claims=(claim(2).name,))
+        env = {f"DRA_CPUSET_{claim(2).uid}": "4-5"}
+        kernel.become("/kubepods/c2", CpuSet.parse("0-15"))
+        running = replace(pod.container("c2", env), state=ContainerState.RUNNING)
+        node.service.container_seen(pod.sandbox, running)
+        assert "c2" not in node.service.books.ledger.containers
+        kernel.changed.clear()
+        node.service.pod_seen(pod.spec)
+        audit.kick()
+        await kernel.changed.wait()
+        assert kernel.written("/kubepods/c2") == "4-5"
+
+    play(scene, story, period_s=3600)
+
+
 def test_a_runtime_that_is_just_applying_a_reply_is_not_overtaken(scene: Scene) -> None:
     """E1: it writes CPUs and memory nodes one after the other; what differs at two looks is put right."""
 
