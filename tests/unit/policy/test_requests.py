@@ -139,12 +139,25 @@ def test_reserved_group_is_by_namespace(namespace: str, rules: Rules, group: Gro
     assert (request.exclusive == 0) == (group is Group.RESERVED)
 
 
+@pytest.mark.parametrize("qos", [QoS.BURSTABLE, QoS.GUARANTEED])
 @pytest.mark.parametrize(
-    ("mcpu", "group"), [pytest.param(100, Group.RESERVED, id="request"), pytest.param(None, Group.CLAIMED, id="none")]
+    ("mcpu", "group", "portion"),
+    [
+        pytest.param(None, Group.CLAIMED, 0, id="none"),
+        pytest.param(9, Group.CLAIMED, 0, id="a token"),
+        pytest.param(100, Group.RESERVED, 100, id="a request"),
+        pytest.param(1999, Group.RESERVED, 1999, id="less than its claim"),
+        pytest.param(2000, Group.CLAIMED, 0, id="its claim mirrored"),
+        pytest.param(3500, Group.RESERVED, 1500, id="more than its claim"),
+    ],
 )
-def test_reserved_holder_keeps_reserved_cpus_only_with_a_request(mcpu: int | None, group: Group) -> None:
-    """G4."""
-    assert asked(mcpu, QoS.BURSTABLE, namespace="kube-system", claimed=2).group is group
+def test_reserved_holder_keeps_reserved_cpus_only_with_a_request_of_its_own(
+    mcpu: int | None, group: Group, portion: int, qos: QoS
+) -> None:
+    """G4, G13, G15: reserved and claimed with one, claimed alone without; never CPUs that are shared or exclusive."""
+    request = asked(mcpu, qos, namespace="kube-system", claimed=2)
+    assert (request.group, request.portion_mcpu) == (group, portion)
+    assert (request.exclusive, request.uses_shared) == (0, False)
 
 
 @pytest.mark.parametrize(

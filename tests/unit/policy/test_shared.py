@@ -101,6 +101,38 @@ def test_containers_that_a_change_puts_are_told_once_and_without_any_cpu_changin
     assert told(node, Change(put_containers=(own,))) == {own.id: str(own.exclusive)}
 
 
+def test_reserved_holder_runs_on_reserved_and_claimed_cpus_and_others_on_their_claims_alone() -> None:
+    """G2, G3, G4: whatever pool the grant is in, and whatever happens to the shared CPUs."""
+    node = books(reserved="14-15")
+    link = Link(claim_uid=claim(1).uid, cpus=prepare(node, claim(1, (1, 2))).cpus)
+    holder = replace(create(node), links=(link,))
+    for group, uses_shared, seen in (
+        (Group.RESERVED, False, "4-5,14-15"),
+        (Group.CLAIMED, False, "4-5"),
+        (Group.SHARED, True, "0-13"),
+    ):
+        where = placement(node.ledger, replace(holder, group=group, uses_shared=uses_shared, pool="root"))
+        assert where is not None
+        assert where.cpus == cpus(seen)
+        if group is not Group.SHARED:
+            inner = placement(node.ledger, replace(holder, group=group, uses_shared=False, pool="numa 2"))
+            assert inner is not None
+            assert inner.cpus == where.cpus
+
+
+def test_reserved_holder_follows_the_reserved_cpus_and_keeps_its_claim() -> None:
+    """G4, R3: it is told when a claim from before they were reserved takes or gives one."""
+    node = books(reserved="14-15")
+    taken = prepare(node, claim(1, (1, 2), namespace="kube-system"))
+    holder = create(node, "dns", namespace="kube-system", claims=[taken], mcpu=100, qos=QoS.BURSTABLE)
+    alone = create(node, "bare", namespace="kube-system", claims=[taken])
+    assert (runs_on(node, holder), runs_on(node, alone)) == (cpus("4-5,14-15"), cpus("4-5"))
+    old = replace(prepare(node, claim(2, (2, 1))), uid=claim(3).uid)
+    old = replace(old, results=(replace(old.results[0], cpus=cpus("14")),))
+    assert told(node, Change(put_claims=(old,))) == {holder.id: "4-5,15"}
+    assert told(node, Change(drop_claims=(old.uid,))) == {holder.id: "4-5,14-15"}
+
+
 def test_container_that_is_not_ours_to_set_has_no_placement() -> None:
     """G17, preserve."""
     node = books()
