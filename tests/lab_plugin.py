@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from nodecpu.nri.mux import PLUGIN_CONN, RUNTIME_CONN, Mux
 from nodecpu.nri.ttrpc import Code, Request, Response, Ttrpc
-from nodecpu.proto import dra_pb2, nri_pb2, registration_pb2
+from nodecpu.proto import dra_pb2, health_pb2, nri_pb2, registration_pb2
 
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 PATIENCE_S = 20.0
@@ -126,20 +126,33 @@ async def connected(plugin: Plugin, socket: Path) -> AsyncIterator[Plugin]:
             plugin.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletRequest:
+    """A request as it came in; ``left_s`` is the time it leaves for an answer, None: any."""
+
+    method: str
+    data: bytes
+    left_s: float | None
+
+
 @dataclass
 class Driver:
-    """A DRA driver of one name; ``fail`` makes the next prepare of a claim's name fail, as claim error or status."""
+    """A DRA driver of one name; ``fail`` makes the next prepare of a claim's name fail, as claim error or status.
+
+    ``requests`` has those for the health stream too, ``calls`` has not: these come when they like.
+    """
 
     name: str
     directory: Path
     calls: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    requests: list[KubeletRequest] = field(default_factory=list)
     fail: dict[str, str] = field(default_factory=dict)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Driver]:
         """Serve both sockets, the registration socket last, and take them away again."""
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._registration(), self._dra()))
+        server.add_generic_rpc_handlers((self._registration(), self._dra(), self._health()))
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{self.name}-reg.sock"
         server.add_insecure_port(f"unix:{path}")
@@ -150,8 +163,23 @@ class Driver:
             await server.stop(None)
             path.unlink(missing_ok=True)
 
+    def _came(self, method: str, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        self.requests.append(KubeletRequest(method=method, data=data, left_s=context.time_remaining()))
+
+    def _health(self) -> grpc.GenericRpcHandler:
+        async def watch(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
+            self._came("NodeWatchResources", data, context)
+            yield health_pb2.NodeWatchResourcesResponse().SerializeToString()
+            await asyncio.Event().wait()  # until the stream or the server ends
+
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(watch)
+        }
+        return grpc.method_handlers_generic_handler("v1alpha1.DRAResourceHealth", handlers)
+
     def _registration(self) -> grpc.GenericRpcHandler:
-        async def get_info(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        async def get_info(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            self._came("GetInfo", data, context)
             self.calls.append(("GetInfo", ()))
             info = registration_pb2.PluginInfo(
                 type="DRAPlugin", name=self.name, supported_versions=["v1.DRAPlugin", "v1alpha1.DRAResourceHealth"]
@@ -159,6 +187,7 @@ class Driver:
             return info.SerializeToString()
 
         async def notify(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            self._came("NotifyRegistrationStatus", data, context)
             status = registration_pb2.RegistrationStatus.FromString(data)
             self.calls.append(("NotifyRegistrationStatus", (status.error,) if status.error else ()))
             return b""
@@ -171,6 +200,7 @@ class Driver:
 
     def _dra(self) -> grpc.GenericRpcHandler:
         async def prepare(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            self._came("NodePrepareResources", data, context)
             request = dra_pb2.NodePrepareResourcesRequest.FromString(data)
             self.calls.append(("NodePrepareResources", tuple(claim.name for claim in request.claims)))
             answer = dra_pb2.NodePrepareResourcesResponse()
@@ -186,6 +216,7 @@ class Driver:
             return answer.SerializeToString()
 
         async def unprepare(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            self._came("NodeUnprepareResources", data, context)
             request = dra_pb2.NodeUnprepareResourcesRequest.FromString(data)
             self.calls.append(("NodeUnprepareResources", tuple(claim.name for claim in request.claims)))
             answer = dra_pb2.NodeUnprepareResourcesResponse()

@@ -94,7 +94,7 @@ class Cluster:
     ) -> JsonObject:
         """Return a pod bound to the node, its claims reserved for it; ``generated`` names claims made of templates."""
         spec = with_defaults(spec) | {"nodeName": self.node_name, "restartPolicy": "Always"}
-        metadata: JsonObject = {"name": name, "annotations": annotations}
+        metadata: JsonObject = {"name": name} | ({"annotations": annotations} if annotations else {})
         pod = self.store.create(PODS, namespace, {"metadata": metadata, "spec": spec})
         key = Key(kind=PODS, namespace=namespace, name=name)
         status: JsonObject = {"phase": "Pending", "qosClass": qos_class(spec)}

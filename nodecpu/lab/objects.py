@@ -75,6 +75,9 @@ TOPOLOGIES: Final = Kind(
     namespaced=False,
     has_status=False,
 )
+WITHOUT_GENERATION: Final = (CLAIMS, EVENTS, NEW_EVENTS)
+"""Kinds without metadata.generation. Source: recorded claims of Kubernetes 1.36, registry/core/event."""
+
 KINDS: Final = (NODES, PODS, EVENTS, NEW_EVENTS, SLICES, CLAIMS, CLASSES, ACCOUNTS, TOPOLOGIES)
 
 
@@ -195,7 +198,9 @@ class ObjectStore:
         key = Key(kind=kind, namespace=namespace if kind.namespaced else "", name=name)
         if key in self._objects:
             raise ApiError(409, "AlreadyExists", f"{key} already exists")
-        metadata.update(name=name, uid=str(uuid.uuid4()), creationTimestamp=self._now(), generation=1)
+        metadata.update(name=name, uid=str(uuid.uuid4()), creationTimestamp=self._now())
+        if kind not in WITHOUT_GENERATION:
+            metadata["generation"] = 1
         if kind.namespaced:
             metadata["namespace"] = namespace
         made.update(apiVersion=kind.api_version, kind=kind.kind, metadata=metadata)
@@ -222,9 +227,9 @@ class ObjectStore:
                 if (given := leaf(body, "metadata", field)) is not None:
                     metadata[field] = given
             new.update(apiVersion=key.kind.api_version, kind=key.kind.kind)
-            if leaf(old, "spec") != leaf(new, "spec"):
-                generation = leaf(metadata, "generation")
-                metadata["generation"] = (generation if isinstance(generation, int) else 0) + 1
+            generation = leaf(metadata, "generation")
+            if isinstance(generation, int) and leaf(old, "spec") != leaf(new, "spec"):
+                metadata["generation"] = generation + 1
         if new.get("status") is None:
             new.pop("status", None)
         new["metadata"] = metadata

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -29,8 +29,8 @@ from nodecpu.lab.podspec import CgroupDriver, Figures
 from nodecpu.lab.runtime import Runtime, RuntimeFault
 from nodecpu.lab.scheduler import Want
 from nodecpu.lab.trace import Trace
-from nodecpu.proto import dra_pb2, nri_pb2, registration_pb2
-from tests.lab_plugin import Driver, Plugin, call_name, connected, request_type
+from nodecpu.proto import dra_pb2, health_pb2, nri_pb2, registration_pb2
+from tests.lab_plugin import Driver, KubeletRequest, Plugin, call_name, connected, request_type
 from tests.nri_wire import listen, recording
 from tests.support import shared_data
 
@@ -403,6 +403,54 @@ def test_kubelet_calls_in_the_order_of_the_real_one(tmp_path: Path) -> None:
             return story.driver.calls
 
     assert asyncio.run(play()) == real
+
+
+REQUESTS: Mapping[str, type[Message]] = {
+    "GetInfo": registration_pb2.InfoRequest,
+    "NotifyRegistrationStatus": registration_pb2.RegistrationStatus,
+    "NodePrepareResources": dra_pb2.NodePrepareResourcesRequest,
+    "NodeUnprepareResources": dra_pb2.NodeUnprepareResourcesRequest,
+    "NodeWatchResources": health_pb2.NodeWatchResourcesRequest,
+}
+DEADLINES_S = (1.0, 5.0, 45.0)
+"""All that a kubelet gives."""
+
+
+def test_kubelet_fills_the_fields_of_the_real_one_and_gives_the_same_time(tmp_path: Path) -> None:
+    """Whole requests: no field more or less, and a deadline where the real one sets it; the health stream has none."""
+    real = {
+        (
+            method := item["method"].rsplit("/", 1)[-1],
+            _shape(method, bytes.fromhex(item["hex"])),
+            item.get("deadline_s"),
+        )
+        for item in json.loads(shared_data("wire", "kubelet-1.36.2-dra.json").read_text())
+        if item["kind"] == "request"
+    }
+
+    async def play() -> list[KubeletRequest]:
+        async with playing_kubelet(tmp_path) as (kubelet, cluster, tasks):
+            story = KubeletStory(tmp_path, kubelet, cluster, tasks)
+            await story.play()
+            return story.driver.requests
+
+    requests = asyncio.run(play())
+    assert {one.method for one in requests} == REQUESTS.keys()
+    assert {(one.method, _shape(one.method, one.data), _given_s(one.left_s)) for one in requests} == real
+
+
+def _shape(method: str, data: bytes) -> tuple[str, ...]:
+    """Return the fields present in a request; those that our messages do not know are told as such."""
+    message = REQUESTS[method].FromString(data)
+    known = message.SerializeToString(deterministic=True)
+    message.DiscardUnknownFields()
+    extra = () if message.SerializeToString(deterministic=True) == known else ("unknown fields",)
+    return (*sorted(fields(message)), *extra)
+
+
+def _given_s(left_s: float | None) -> float | None:
+    """Return the deadline behind the time that was left when a request was looked at; gRPC rounds it up a little."""
+    return None if left_s is None else min((one for one in DEADLINES_S if left_s <= 1.1 * one), default=left_s)
 
 
 def _claims(method: str, data: bytes) -> tuple[str, ...]:

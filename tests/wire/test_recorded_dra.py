@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,13 +16,16 @@ from nodecpu.dra.registration import registration_socket, service_socket
 from nodecpu.errors import NoCapacity, NodeCpuError
 from nodecpu.ids import ClaimUID
 from nodecpu.policy.plan import PreparedDevice
-from nodecpu.proto import dra_pb2, registration_pb2
+from nodecpu.proto import dra_pb2, health_pb2, registration_pb2
 from tests.kubelet import Answer, FakeClaims, kubelet_of, run, served
 from tests.support import shared_data
 
 RECORDINGS = ("kubelet-1.36.2-dra.json", "kubelet-1.36.2-more-dra.json")
-HEALTH = "/v1alpha1.DRAResourceHealth/"
 DRA = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/"
+
+HEALTHY = ("HEALTHY", "")
+HEALTH = [HEALTHY, HEALTHY, ("UNHEALTHY", "core offline"), HEALTHY, HEALTHY, HEALTHY]
+HEALTH_MORE = [HEALTHY] * 4
 
 MESSAGES: Mapping[tuple[str, str], type[Message]] = {
     ("GetInfo", "request"): registration_pb2.InfoRequest,
@@ -32,6 +36,8 @@ MESSAGES: Mapping[tuple[str, str], type[Message]] = {
     ("NodePrepareResources", "response"): dra_pb2.NodePrepareResourcesResponse,
     ("NodeUnprepareResources", "request"): dra_pb2.NodeUnprepareResourcesRequest,
     ("NodeUnprepareResources", "response"): dra_pb2.NodeUnprepareResourcesResponse,
+    ("NodeWatchResources", "request"): health_pb2.NodeWatchResourcesRequest,
+    ("NodeWatchResources", "stream response"): health_pb2.NodeWatchResourcesResponse,
 }
 
 
@@ -45,7 +51,7 @@ class Recorded:
 
 
 def recorded(name: str) -> list[Recorded]:
-    """Return the messages of a recording, without those of the health service and error statuses."""
+    """Return the messages of a recording; ends of streams and error statuses are none."""
     return [
         Recorded(
             call=item["call"],
@@ -55,7 +61,7 @@ def recorded(name: str) -> list[Recorded]:
             data=bytes.fromhex(item["hex"]),
         )
         for item in json.loads(shared_data("wire", name).read_text())
-        if item["kind"] in ("request", "response") and not item["method"].startswith(HEALTH)
+        if item["kind"] in ("request", "response", "stream response")
     ]
 
 
@@ -80,6 +86,22 @@ def test_every_message_decodes_whole(name: str) -> None:
         again.ParseFromString(encoded)
         assert again == message
         assert len(encoded) == len(one.data)
+
+
+@pytest.mark.parametrize(("name", "messages"), [*zip(RECORDINGS, [HEALTH, HEALTH_MORE], strict=True)])
+def test_health_says_of_each_device_how_it_is_and_why(name: str, messages: list[tuple[str, str]]) -> None:
+    """D6: the recorded driver told of one device, that it was healthy but for a time; the time is in whole seconds."""
+    told = [
+        device
+        for one in recorded(name)
+        if one.kind == "stream response"
+        for device in health_pb2.NodeWatchResourcesResponse.FromString(one.data).devices
+    ]
+    assert {(one.device.pool_name, one.device.device_name) for one in told} == {("node1", "dev0")}
+    assert [(health_pb2.HealthStatus.Name(one.health), one.message) for one in told] == messages
+    times = [one.last_updated_time for one in told]
+    assert times == sorted(times)
+    assert all(datetime.fromtimestamp(time, UTC).year == 2026 for time in times)
 
 
 def answers_of(messages: list[Recorded]) -> dict[int, bytes]:
