@@ -43,7 +43,7 @@ Wants=network-online.target
 Type=notify
 Environment=PYTHONPATH=/usr/lib/nodecpu:/opt/lab
 ExecStart=/usr/bin/python3 -m tests.e2e.vmnode
-TimeoutStartSec=900
+TimeoutStartSec=1800
 [Install]
 WantedBy=multi-user.target
 """

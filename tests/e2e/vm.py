@@ -28,9 +28,9 @@ CPUS_OF_NODE = ("0-3", "4-7", "8-11", "12-15")
 NEAR, FAR = 12, 21
 """Distances of two nodes in a socket, and of two in different ones."""
 
-BOOT_TIMEOUT_S = 900.0
+BOOT_TIMEOUT_S = 1800.0
 COMMAND_TIMEOUT_S = 300.0
-ANSWER_TIMEOUT_S = 900.0
+ANSWER_TIMEOUT_S = 1800.0
 """A kubelet's: it tries again."""
 
 QMP_TIMEOUT_S = 300.0
