@@ -34,7 +34,7 @@ from nodecpu.policy.grants import ContainerGrant, Group
 from nodecpu.policy.links import Links, require_present
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.memory import make_memory_room
-from nodecpu.policy.pending import Seen
+from nodecpu.policy.pending import Seen, fulfils
 from nodecpu.policy.plan import Change, Creation, Mount, Placement, Update
 from nodecpu.policy.rebuilt import as_it_runs
 from nodecpu.policy.requests import Request, check_handler
@@ -277,7 +277,15 @@ class Service:
         if seen is None:
             self.books.pending.settle(container_id)
             return True
-        return self.books.pending.see(container_id, seen, self.books.placement(container_id))
+        wanted = self.books.placement(container_id)
+        if self.is_being_made(container_id) and not (wanted is None or fulfils(seen, wanted)):
+            return False
+        return self.books.pending.see(container_id, seen, wanted)
+
+    def is_being_made(self, container_id: ContainerID) -> bool:
+        """Return whether the runtime has not started a container: it may be at its cgroup, whatever that is now."""
+        grant = self.books.ledger.containers.get(container_id)
+        return grant is not None and grant.state in (ContainerState.CREATED, ContainerState.UNKNOWN)
 
     # Claims that the books do not know (R2)
 
@@ -389,13 +397,15 @@ class Service:
 
     def _found(self, sandbox: Sandbox, container: Container) -> None:
         """Take in a container that exists: unknown ones are placed, known ones compared with what they have."""
-        seen = self._probe.seen(container.cgroups_path) or Seen(cpus=container.cpus, mems=container.mems)
+        seen = Seen(cpus=container.cpus, mems=container.mems)
+        if container.state is not ContainerState.CREATED:  # else its cgroup may be in the making: the record tells
+            seen = self._probe.seen(container.cgroups_path) or seen
         known = self.books.ledger.containers.get(container.id)
         if known is not None:
             path = container.cgroups_path or known.path
             if known.state is not container.state or known.path != path:
                 self.books.enact(Change(put_containers=(replace(known, state=container.state, path=path),)))
-            self.books.pending.see(container.id, seen, self.books.placement(container.id))
+            self._compare(container, seen, self.books.placement(container.id))
             return
         try:
             self._require_pod(sandbox, seen)
@@ -413,8 +423,15 @@ class Service:
                 err=err,
             )
             return
-        if not self.books.pending.see(container.id, seen, placement):
+        if not self._compare(container, seen, placement):
             self._counters.late_containers += 1
+
+    def _compare(self, container: Container, seen: Seen, placement: Placement | None) -> bool:
+        """Note what a listed container has, return whether that is right; one being made is read back once it runs."""
+        if container.state is ContainerState.CREATED and placement is not None and fulfils(seen, placement):
+            self.books.pending.create(container.id, placement)
+            return True
+        return self.books.pending.see(container.id, seen, placement)
 
     def _kept_off(self, *, besides: ContainerID | None = None) -> tuple[Update, ...]:
         """Return updates for containers that cannot be judged yet: whatever they are, they are not others' (G9, R2).
@@ -617,7 +634,7 @@ class Service:
         for container_id in pending.carried:
             grant = self.books.ledger.containers.get(container_id)
             if grant is not None and (seen := self._probe.seen(grant.path)) is not None:
-                pending.see(container_id, seen, self.books.placement(container_id))
+                self.observe(container_id, seen)
         return (*pending.due(besides=besides), *self._kept_off(besides=besides))
 
     def _reply(self, updates: tuple[Update, ...]) -> tuple[Update, ...]:

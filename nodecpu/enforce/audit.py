@@ -1,11 +1,12 @@
 """The audit: reads cpusets back, tells the service, and mends what no reply will reach (shell; E1, R7, C12).
 
 After a change the containers concerned are read again and again, at growing intervals, until they are as they should
-be. Now and then all are. Widening is done at the second look, since at the first the runtime may be at it; so is what
-comes of a container that was judged late (G9); narrowing when no reply has carried it for a period: by an update that
-answers no request where the runtime is known to survive one, else by writing the cgroup; what was written also rides on
-the next reply, so that the runtime's own record agrees. Where somebody else writes again and again, writing past the
-replies is given up for a while, loudly.
+be. Now and then all are. What the runtime has not started is not judged before a period: its cgroup comes about in
+steps. Widening is done at the second look, since at the first the runtime may be at it; so is what comes of a container
+that was judged late (G9); narrowing when no reply has carried it for a period: by an update that answers no request
+where the runtime is known to survive one, else by writing the cgroup; what was written also rides on the next reply, so
+that the runtime's own record agrees. Where somebody else writes again and again, writing past the replies is given up
+for a while, loudly.
 """
 
 from __future__ import annotations
@@ -120,9 +121,7 @@ class Audit:
         self._fights = Fights()
         self._contested: set[ContainerID] = set()  # changed by others, or not brought about by the last attempt
         self._kicked = asyncio.Event()
-        self._since: dict[
-            ContainerID, float
-        ] = {}  # when a pending container's cgroup was first read, by the loop's clock
+        self._since: dict[ContainerID, float] = {}  # when a pending container's cgroup was first read, by the loop
         self._unread: dict[ContainerID, float] = {}  # since when it cannot be read
 
     @property
@@ -180,6 +179,7 @@ class Audit:
                 continue
             is_new = container_id not in self._since  # the runtime may be at it: it writes CPUs, then memory nodes
             overdue = now - self._since.setdefault(container_id, now) >= self.period_s
+            is_new = is_new or self._service.is_being_made(container_id)
             urgent = not is_new and self._service.books.pending.is_urgent(container_id)
             wanted = self._service.books.placement(container_id)  # as of now: mending those before took its time
             if wanted is not None and (overdue or urgent or (seen.cpus <= wanted.cpus and not is_new)):

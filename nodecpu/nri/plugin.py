@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, final
 
@@ -20,7 +21,7 @@ from nodecpu.log import kv
 from nodecpu.nri import convert
 from nodecpu.nri.ttrpc import CallError, Code
 from nodecpu.nri.versions import RuntimeVersion, event_mask, runtime_version
-from nodecpu.policy.facts import Container, Resources, Sandbox
+from nodecpu.policy.facts import Container, ContainerState, Resources, Sandbox
 from nodecpu.policy.plan import Creation, Update
 from nodecpu.proto import nri_pb2, nri_read_pb2
 
@@ -134,7 +135,7 @@ class Plugin:
         self._container_acts: Mapping[int, _ContainerAct] = {
             nri_pb2.POST_CREATE_CONTAINER: self._seen,
             nri_pb2.START_CONTAINER: self._seen,
-            nri_pb2.POST_START_CONTAINER: self._seen,
+            nri_pb2.POST_START_CONTAINER: self._started,
             nri_pb2.POST_UPDATE_CONTAINER: self._seen,
             nri_pb2.REMOVE_CONTAINER: events.remove_container,
         }
@@ -243,6 +244,11 @@ class Plugin:
             kv(_log, logging.DEBUG, "event without a pod ignored", container_id=container.id)
         else:
             self._events.container_seen(sandbox, container)
+
+    def _started(self, sandbox: Sandbox | None, container: Container) -> None:
+        """Take a container for running, though some runtimes tell the state that it had before (CRI-O)."""
+        is_behind = container.state is ContainerState.CREATED
+        self._seen(sandbox, replace(container, state=ContainerState.RUNNING) if is_behind else container)
 
     def _sandbox(self, pod: nri_read_pb2.Pod) -> Sandbox:
         known = self._known.get(pod.id)

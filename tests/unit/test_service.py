@@ -11,7 +11,7 @@ import pytest
 from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.errors import BadRequest, ClaimConflict, HostError, NoCapacity, NotReady
 from nodecpu.ids import ClaimUID, ContainerID, PodUID
-from nodecpu.policy.facts import QoS
+from nodecpu.policy.facts import ContainerState, QoS
 from nodecpu.reports import CLAIM, POD, Subject
 from nodecpu.store.claims import Job
 from tests.node import ALL, Node, PodShape, Scene, claim, play
@@ -629,5 +629,26 @@ def test_forged_variable_is_reported_without_the_claims_name(scene: Scene) -> No
         assert reason == "ClaimNotEntitled"
         assert "claim-1" not in message
         assert claim(1).uid not in message
+
+    play(scene, story)
+
+
+def test_a_listed_container_that_is_not_started_is_compared_by_the_runtimes_record(scene: Scene) -> None:
+    """E1, R1: killed while a container is made, the next one does not write to what is right already."""
+
+    async def story(node: Node) -> None:
+        pod = PodShape(number=1)
+        node.service.pod_seen(pod.spec)
+        created = replace(pod.container("c1"), state=ContainerState.CREATED)
+        placement = node.service.create_container(pod.sandbox, created).placement
+        assert placement is not None
+        node.runtime.add(pod.sandbox, created, placement)
+        process = node.runtime.processes[created.id]
+        process.cpus = CpuSet(range(16))  # its cgroup, so far
+        for cpus, expected in ((placement.cpus, ()), (CpuSet(), (created.id,))):
+            listed = replace(created, cpus=cpus, mems=placement.mems if cpus else NodeSet())
+            updates = node.service.synchronize([pod.sandbox], [listed])
+            assert tuple(update.container_id for update in updates) == expected
+            assert node.service.books.pending.is_open, "it is read back once it runs"
 
     play(scene, story)

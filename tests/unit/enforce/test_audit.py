@@ -310,6 +310,33 @@ def test_a_runtime_that_is_just_applying_a_reply_is_not_overtaken(scene: Scene) 
     play(scene, story, is_safe=True)
 
 
+@pytest.mark.parametrize("half_made", ["10", "0-15"])
+def test_a_container_that_is_being_made_is_not_judged_by_its_cgroup(scene: Scene, half_made: str) -> None:
+    """E1: CPUs, memory nodes and processes come to it one after the other; neither means nor replies interfere."""
+
+    async def story(node: Node, _: Audit, kernel: Kernel, unasked: Unasked) -> None:
+        means = Means(unasked=unasked, systemd=Systemd(booted=scene.directory / "no-systemd"))
+        audit = Audit(node.service, kernel, means, node.counters, period_s=30.0)
+        pod = PodShape(number=2)
+        node.service.pod_seen(pod.spec)
+        container = pod.container("c2")
+        creation = node.service.create_container(pod.sandbox, container)
+        assert creation.placement is not None
+        await audit._look_at_pending(0.0)  # there is no cgroup yet
+        kernel.become(container.cgroups_path, CpuSet.parse(half_made))
+        for now in (0.1, 0.2, 0.4):
+            await audit._look_at_pending(now)
+        assert node.service.books.pending.due() == ()
+        kernel.become(container.cgroups_path, creation.placement.cpus, str(creation.placement.mems))
+        node.service.container_seen(pod.sandbox, replace(container, state=ContainerState.RUNNING))
+        await audit._look_at_pending(0.5)
+        assert not node.service.books.pending.is_open
+        assert kernel.written(container.cgroups_path) is None
+        assert not unasked.sent
+
+    play(scene, story, is_safe=True)
+
+
 async def walked(audit: Audit, times: int) -> None:
     """Return after so many walks more."""
     for _ in range(times):

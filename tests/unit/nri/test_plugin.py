@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from nodecpu.errors import NoCapacity
 from nodecpu.nri.plugin import PLUGIN_SERVICE, Plugin
 from nodecpu.nri.ttrpc import CallError, Code
+from nodecpu.policy.facts import ContainerState
 from nodecpu.policy.plan import Creation
 from nodecpu.proto import nri_pb2
 from tests.nri_fakes import FakeService, placement, update
@@ -46,6 +47,17 @@ def test_event_reaches_the_service_in_both_forms(
     assert own.calls == changed.calls == [call]
     assert own.sandboxes == changed.sandboxes
     assert own.containers == changed.containers
+
+
+def test_a_started_container_runs_whatever_state_is_told() -> None:
+    """E1: CRI-O tells the state that it had before; what is not started is not judged by its cgroup."""
+    service = FakeService()
+    container = nri_pb2.Container()
+    container.CopyFrom(MAIN)
+    container.state = nri_pb2.CONTAINER_CREATED
+    _call(Plugin(service), "StartContainer", nri_pb2.StartContainerRequest(pod=POD, container=container))
+    _call(Plugin(service), "PostStartContainer", nri_pb2.PostStartContainerRequest(pod=POD, container=container))
+    assert [one.state for one in service.containers] == [ContainerState.CREATED, ContainerState.RUNNING]
 
 
 @pytest.mark.parametrize(
