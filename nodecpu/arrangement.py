@@ -72,6 +72,7 @@ def arrange(
         split=dra.split_isolated,
         pcie_roots=dra.pcie_roots,
     )
+    devices = devices_of(topology, usable, dividing=dividing, driver=dra.driver)
     return Arrangement(
         available=available,
         tree=build_pools(topology, usable, levels),
@@ -80,8 +81,26 @@ def arrange(
             devices=known_devices(topology, usable),
             whole=whole_devices(topology),
             pool=node,
+            published=tuple(device.name for device in devices),
             speeds=speed_classes(topology),
         ),
-        devices=devices_of(topology, usable, dividing=dividing, driver=dra.driver),
+        devices=devices,
         cores=tuple(core.cpus for core in topology.cores),
     )
+
+
+def not_reserved(config: Config, usable: Usable) -> str:
+    """Return what is not kept though ``policy.reserved`` says so: this machine does not have it; empty if all is."""
+    choice = config.policy.reserved
+    count = -(-choice.mcpu // 1000)
+    if count > len(usable.reserved):
+        return f"policy.reserved asks for {count} CPUs, {len(usable.reserved)} could be reserved"
+    if missing := choice.cpus - usable.reserved:
+        kept = f"reserved are {usable.reserved}" if usable.reserved else "nothing is reserved"
+        return f"policy.reserved names CPUs {missing}, which cannot be used on this machine: {kept}"
+    return ""
+
+
+def reserved_hint(usable: Usable) -> str:
+    """Return what to do about CPUs that are not reserved."""
+    return f"let policy.reserved name CPUs of {usable.all}; see policy.available and the cpuset of kubepods too"

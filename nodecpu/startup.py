@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from nodecpu.arrangement import Arrangement, arrange
+from nodecpu.arrangement import Arrangement, arrange, not_reserved, reserved_hint
 from nodecpu.books import Books
 from nodecpu.config import Config
 from nodecpu.cpuset import NO_CPUS, CpuSet, union
@@ -107,6 +107,8 @@ def start(config: Config, cgroups: Cgroups) -> Started:
     kv(_LOG, logging.INFO, "this node", state=f"{node.name}, by {node.source}")
     arranged = arrange(config, topology, cgroups.kubepods(), node=node.name)
     _report_devices(config, arranged)
+    if lacking := not_reserved(config, arranged.usable):
+        kv(_LOG, logging.WARNING, "CPUs are not reserved", state=lacking, hint=reserved_hint(arranged.usable))
     claim_store = ClaimStore(config.paths.state / "claims.db", spare=config.paths.run)
     container_store = ContainerStore(config.paths.run / "containers.db")
     boot_id = read_boot_id(config.paths.root)

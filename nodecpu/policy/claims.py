@@ -106,9 +106,10 @@ class _Result:
             )
         device = machine.devices.get(wanted.device)
         if device is None:
+            others = sorted(machine.devices.keys() - set(machine.published))
             raise BadRequest(
                 f"{self._who}: there is no device {wanted.device} on this node",
-                hint=f"delete the claim, to be allocated anew; there are {_some(sorted(machine.devices))}",
+                hint=f"delete the claim, to be allocated anew; there are {_some([*machine.published, *others])}",
             )
         return device
 

@@ -15,6 +15,7 @@ class Machine:
     """What decisions need to know of the machine beside the books: the picker's units, and the devices of its pool.
 
     ``devices`` are those of every grouping, so that what was allocated under another one is still served (D7);
+    ``published`` names those that the configuration offers, for messages;
     ``whole`` names those that stand for the whole machine. ``pool`` is the resource pool's name (the node's); empty:
     not checked. ``speeds`` tells faster CPUs from slower ones.
     """
@@ -22,5 +23,6 @@ class Machine:
     units: Unit
     devices: Mapping[str, CpuSet]
     pool: str = ""
+    published: tuple[str, ...] = ()
     whole: frozenset[str] = frozenset()
     speeds: SpeedClasses = ALL_ALIKE

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from nodecpu.arrangement import Arrangement, arrange
+from nodecpu.arrangement import Arrangement, arrange, not_reserved, reserved_hint
 from nodecpu.config import Config
 from nodecpu.cpuset import CpuSet
 from nodecpu.enforce.cgroups import Cgroups
@@ -39,6 +39,8 @@ def arranged_host(config: Config) -> tuple[Arrangement | None, Finding]:
     seen = f"{len(usable.all)} usable of {len(topology.online)} online, {len(usable.reserved)} reserved"
     if not usable.grantable:
         return arranged, failed("CPUs", f"{seen}: none can be given to claims", "lower policy.reserved")
+    if lacking := not_reserved(config, usable):
+        return arranged, warning("CPUs", f"{seen}; {lacking}", reserved_hint(usable))
     return arranged, ok("CPUs", seen)
 
 

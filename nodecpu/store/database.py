@@ -45,6 +45,11 @@ def private_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.lstat()
+        if stat.S_ISLNK(info.st_mode):
+            raise StateError(
+                f"{path} is a symbolic link, which is not followed",
+                hint="name the directory that it leads to in [paths], or put a directory there",
+            )
         if not stat.S_ISDIR(info.st_mode):
             raise StateError(f"{path} is not a directory", hint="remove it; it is made at the next start")
         if info.st_uid != os.geteuid():
@@ -52,7 +57,24 @@ def private_directory(path: Path) -> None:
         if stat.S_IMODE(info.st_mode) & 0o077:
             path.chmod(0o700)
     except OSError as err:
-        raise StateError(f"cannot use the directory {path}: {err.strerror}", hint="check its owner and mode") from err
+        message = f"cannot use the directory {path}: {err.strerror}{_state_of(_nearest(path))}"
+        raise StateError(message, hint=_DIRECTORY_HINTS.get(err.errno or 0, "check its owner and mode")) from err
+
+
+_ELSEWHERE = "see [paths] in the configuration: it has to be a directory that can be made there"
+_DIRECTORY_HINTS = {
+    errno.ENOENT: _ELSEWHERE,  # as /proc answers
+    errno.ENOTDIR: _ELSEWHERE,
+    errno.EEXIST: "remove what is there; a directory is made at the next start",
+    errno.ELOOP: "see [paths] in the configuration: a link there leads nowhere",
+    errno.EROFS: "mount its file system read-write, or see [paths] in the configuration",
+    errno.ENOSPC: "make room on its file system",
+}
+
+
+def _nearest(path: Path) -> Path:
+    """Return the path or the nearest directory above it that is there."""
+    return next(one for one in (path, *path.parents) if one.exists())
 
 
 @contextmanager

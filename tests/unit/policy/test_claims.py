@@ -293,3 +293,14 @@ def test_devices_are_listed_as_far_as_a_message_can_hold_them(count: int, words:
         given(replace(here, machine=replace(here.machine, devices=devices)), result("cpudevnuma009", 1))
     assert caught.value.hint is not None
     assert caught.value.hint.endswith(words)
+
+
+def test_published_devices_are_listed_before_those_of_other_groupings() -> None:
+    """C1, D7: what there is to ask for must not get lost behind names that are served but not offered."""
+    here = node()
+    devices = {f"cpudev{i:03}": cpus("0-3") for i in range(16)} | {"cpudevnuma000": cpus("0-3")}
+    machine = replace(here.machine, devices=devices, published=("cpudevnuma000",))
+    with pytest.raises(BadRequest) as caught:
+        given(replace(here, machine=machine), result("cpudevnuma009", 1))
+    assert "there are cpudevnuma000, cpudev000, cpudev001" in caught.value.hint
+    assert caught.value.hint.endswith("cpudev014 and 1 more")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nodecpu.arrangement import not_reserved
 from nodecpu.config import Config, Kube, parse
 from nodecpu.cpuset import CpuSet
 from nodecpu.lab.machine import parse_machine, write_machine
@@ -49,6 +50,32 @@ def test_reserving_everything_leaves_nothing_to_give(tmp_path: Path) -> None:
     arranged, finding = arranged_host(config(tmp_path, 'policy.reserved = "0-3"'))
     assert arranged is not None
     assert (finding.grade, finding.remedy) == (Grade.FAILED, "lower policy.reserved")
+
+
+@pytest.mark.parametrize(
+    ("reserved", "seen"),
+    [
+        ('"99"', "policy.reserved names CPUs 99, which cannot be used on this machine: nothing is reserved"),
+        ('"0,99"', "policy.reserved names CPUs 99, which cannot be used on this machine: reserved are 0"),
+        ("99", "policy.reserved asks for 99 CPUs, 4 could be reserved"),
+        ('"0-1"', ""),
+        ("2", ""),
+    ],
+)
+def test_reserved_cpus_that_the_machine_does_not_have_are_told(tmp_path: Path, reserved: str, seen: str) -> None:
+    """T5: they would be given to claims without a word."""
+    settings = config(tmp_path, f"[policy]\nreserved = {reserved}")
+    arranged, _ = arranged_host(settings)
+    assert arranged is not None
+    assert not_reserved(settings, arranged.usable) == seen
+
+
+def test_reserved_cpus_that_are_not_there_are_a_warning(tmp_path: Path) -> None:
+    """E2: with the setting, the CPUs and the next step."""
+    _, finding = arranged_host(config(tmp_path, '[policy]\nreserved = "99"'))
+    assert finding.grade is Grade.WARNING
+    assert "policy.reserved names CPUs 99" in finding.seen
+    assert finding.remedy.startswith("let policy.reserved name CPUs of 0-3")
 
 
 def test_machine_that_cannot_be_read_is_a_finding_not_a_crash(tmp_path: Path) -> None:

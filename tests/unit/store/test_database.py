@@ -144,8 +144,19 @@ def test_files_and_directories_are_for_us_alone(tmp_path: Path) -> None:
 def test_a_directory_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "state").symlink_to(tmp_path / "real")
-    with pytest.raises(StateError, match="is not a directory"):
+    with pytest.raises(StateError, match=r"is a symbolic link, which is not followed \(name the directory"):
         private_directory(tmp_path / "state")
+
+
+def test_a_directory_that_cannot_be_made_is_told_with_cause_and_next_step(tmp_path: Path) -> None:
+    """Not every failure is one of owner and mode."""
+    with pytest.raises(StateError, match=r"No such file or directory.*\(see \[paths\] in the configuration"):
+        private_directory(Path("/proc/nope"))
+    (tmp_path / "file").touch()
+    with pytest.raises(StateError, match=r"File exists.*\(remove what is there"):
+        private_directory(tmp_path / "file")
+    with pytest.raises(StateError, match=r"Not a directory.*\(see \[paths\]"):
+        private_directory(tmp_path / "file" / "state")
 
 
 def test_a_second_daemon_is_refused_by_the_lock(tmp_path: Path) -> None:
