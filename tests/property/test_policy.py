@@ -1,6 +1,7 @@
 """The policy room as a state machine: claims and containers come and go on small machines.
 
-What is expected is computed here from the grants alone, beside the ledger's own sums.
+What is expected is computed here, beside the ledger's books and sums, from the machine's own record of what was granted
+and not given back yet.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ CROWDS = st.lists(st.sampled_from((None, 300, 900, 1700, 2800, 4500, 7000)), min
 
 
 class Node(RuleBasedStateMachine):
-    """A node's books, driven as the service drives them."""
+    """A node's books, driven as the service drives them; ``claims`` and ``containers`` are the record beside them."""
 
     prepared = Bundle("prepared")
     created = Bundle("created")
@@ -70,12 +71,16 @@ class Node(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.node: Books = books()
+        self.cpus_of: dict[str, CpuSet] = {}
         self.numbers = 0
         self.placements: dict[ContainerID, Placement | None] = {}
+        self.claims: dict[ClaimUID, ClaimGrant] = {}
+        self.containers: dict[ContainerID, ContainerGrant] = {}
 
     @initialize(shape=st.sampled_from(SHAPES), reserved=st.sampled_from(("", "1", "0-1")), rules=RULES)
     def boot(self, shape: Shape, reserved: str, rules: Rules) -> None:
         self.node = books(shape, reserved=reserved, rules=rules)
+        self.cpus_of = {pool.name: pool.cpus for pool in self.ledger.tree.pools}
 
     @property
     def ledger(self) -> Ledger:
@@ -83,16 +88,25 @@ class Node(RuleBasedStateMachine):
 
     # What is true by the grants alone
 
+    def note(self, change: Change) -> None:
+        """Take a change into the record."""
+        for uid in change.drop_claims:
+            del self.claims[uid]
+        for container_id in change.drop_containers:
+            del self.containers[container_id]
+        self.claims |= {grant.uid: grant for grant in change.put_claims}
+        self.containers |= {grant.id: grant for grant in change.put_containers}
+
     def granted(self) -> CpuSet:
-        claimed = union(grant.cpus for grant in self.ledger.claims.values())
-        return claimed | union(grant.exclusive for grant in self.ledger.containers.values())
+        claimed = union(grant.cpus for grant in self.claims.values())
+        return claimed | union(grant.exclusive for grant in self.containers.values())
+
+    def sharing(self, pool: Pool) -> list[ContainerGrant]:
+        shared = [grant for grant in self.containers.values() if grant.uses_shared]
+        return [grant for grant in shared if self.cpus_of[grant.pool] <= pool.cpus]
 
     def need_mcpu(self, pool: Pool) -> int:
-        below = [
-            grant
-            for grant in self.ledger.containers.values()
-            if grant.uses_shared and self.ledger.pool_of(grant).cpus <= pool.cpus
-        ]
+        below = self.sharing(pool)
         return sum(grant.portion_mcpu for grant in below) + any(not grant.portion_mcpu for grant in below)
 
     # What happens
@@ -104,6 +118,7 @@ class Node(RuleBasedStateMachine):
     def enact(self, change: Change) -> None:
         """Apply a change and check that exactly those are told whom it concerns (G8, G9)."""
         flipped = self.ledger.apply(change)
+        self.note(change)
         told = {one.container_id: one.placement for one in shared_updates(self.ledger, change, flipped)}
         now = {grant.id: placement(self.ledger, grant) for grant in self.ledger.containers.values()}
         for container_id, where in now.items():
@@ -201,6 +216,7 @@ class Node(RuleBasedStateMachine):
             assert self.ledger.named(PodUID(f"pod-{pod}"), "app") is None
             assert qos is QoS.GUARANTEED, "only exclusive CPUs can be refused"
             return multiple()
+        self.note(Change(put_containers=(grant,)))
         assert grant.exclusive <= before
         assert grant.claimed == union(one.cpus for one in claims)
         assert grant.claimed.isdisjoint(grant.exclusive)
@@ -219,6 +235,7 @@ class Node(RuleBasedStateMachine):
         for mcpu in amounts:
             qos = QoS.BEST_EFFORT if mcpu is None else QoS.BURSTABLE
             grants.append(create(self.node, f"pod-{self.number()}", mcpu=mcpu, qos=qos))
+            self.note(Change(put_containers=(grants[-1],)))
             self.every_pool_but_the_root_covers_its_containers()
         self.placements = {one.id: placement(self.ledger, one) for one in self.ledger.containers.values()}
         return multiple(*grants)
@@ -270,6 +287,7 @@ class Node(RuleBasedStateMachine):
             grant = create(self.node, f"pod-{self.number()}", mcpu=mcpu)
         except NoCapacity:
             return multiple()
+        self.note(Change(put_containers=(grant,)))
         self.placements = {one.id: placement(self.ledger, one) for one in self.ledger.containers.values()}
         for more in steps:
             self.resize(grant, more, {})
@@ -297,11 +315,24 @@ class Node(RuleBasedStateMachine):
     @invariant()
     def every_cpu_has_one_owner_and_the_rest_is_free(self) -> None:
         """C4, T5: counted from the grants alone."""
-        owners = [grant.cpus for grant in self.ledger.claims.values()]
-        owners += [grant.exclusive for grant in self.ledger.containers.values()]
+        owners = [grant.cpus for grant in self.claims.values()]
+        owners += [grant.exclusive for grant in self.containers.values()]
         assert sum(len(cpus) for cpus in owners) == len(self.granted())
         assert self.granted() <= self.node.usable.grantable
         assert self.ledger.free(self.node.usable.all) == self.node.usable.all - self.granted()
+
+    @invariant()
+    def nothing_is_lost_and_nothing_is_left_behind(self) -> None:
+        """C12, G11, P3: each pool's supply is its capacity minus what was granted and not given back."""
+        assert self.ledger.claims == self.claims
+        assert self.ledger.containers.keys() == self.containers.keys()
+        granted = self.granted()
+        for pool in self.ledger.tree.pools:
+            for cpus in (pool.cpus, pool.sharable, pool.isolated):
+                assert self.ledger.free(cpus) == self.ledger.grantable(cpus) == cpus - granted, pool.name
+            supply = 1000 * len(pool.sharable - granted) - self.need_mcpu(pool)
+            assert capacity_mcpu(self.ledger, pool) == supply, pool.name
+            assert self.ledger.portions_mcpu(pool) == sum(one.portion_mcpu for one in self.sharing(pool)), pool.name
 
     @invariant()
     def every_pool_but_the_root_covers_its_containers(self) -> None:
