@@ -24,7 +24,7 @@ class Flavour:
     refused container is stopped and removed by events. ``strict_updates``: an update that fails, fails the request.
     ``start_can_fail``: a plugin's error to StartContainer counts. ``unsolicited_safe``: no deadlock (NRI 0.12.1).
     ``forgets_old_sandboxes``: no sandbox events for sandboxes from before a restart. ``cgroup_prefix``: of scopes.
-    ``removed_state``: what RemoveContainer shows.
+    ``removed_state``: what RemoveContainer shows. ``wraps_errors``: failures say what they were about.
     """
 
     runtime_name: str
@@ -48,6 +48,7 @@ class Flavour:
     forgets_old_sandboxes: bool
     cgroup_prefix: str
     removed_state: nri_pb2.ContainerState.ValueType
+    wraps_errors: bool
 
     @property
     def known_events(self) -> int:
@@ -77,6 +78,7 @@ CONTAINERD_2_4: Final = Flavour(
     forgets_old_sandboxes=True,
     cgroup_prefix="cri-containerd",
     removed_state=nri_pb2.CONTAINER_UNKNOWN,
+    wraps_errors=True,
 )
 CONTAINERD_2_1: Final = Flavour(
     runtime_name="containerd",
@@ -100,6 +102,7 @@ CONTAINERD_2_1: Final = Flavour(
     forgets_old_sandboxes=True,
     cgroup_prefix="cri-containerd",
     removed_state=nri_pb2.CONTAINER_STOPPED,
+    wraps_errors=True,
 )
 CRIO_1_37: Final = Flavour(
     runtime_name="cri-o",
@@ -123,6 +126,7 @@ CRIO_1_37: Final = Flavour(
     forgets_old_sandboxes=False,
     cgroup_prefix="crio",
     removed_state=nri_pb2.CONTAINER_STOPPED,
+    wraps_errors=False,
 )
 FLAVOURS: Final[Mapping[str, Flavour]] = MappingProxyType(
     {"containerd-2.4": CONTAINERD_2_4, "containerd-2.1": CONTAINERD_2_1, "cri-o-1.37": CRIO_1_37}

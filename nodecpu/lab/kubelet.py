@@ -157,8 +157,8 @@ class Kubelet:
             result = answer.claims[uid]
             if result.error:
                 raise KubeletFault(
-                    "prepare dynamic resources: NodePrepareResources failed for claim "
-                    f"{text(claim, 'metadata', 'namespace')}/{text(claim, 'metadata', 'name')}: {result.error}"
+                    "prepare dynamic resources: NodePrepareResources failed for ResourceClaim "
+                    f"{text(claim, 'metadata', 'name')}: {result.error}"
                 )
             self._info(claim).devices.extend(result.devices)  # a repeat appends, as the real one's checkpoint does
 
@@ -237,8 +237,10 @@ class Kubelet:
                 await self._prepare_pod(pod)
                 sandbox = await self._runtime.run_sandbox(self._sandbox_config(pod))
             except (KubeletFault, RuntimeFault) as error:
-                reason = _PREPARE_FAILED if isinstance(error, KubeletFault) else "FailedCreatePodSandBox"
-                self._cluster.note_event(pod, reason, str(error))
+                if isinstance(error, KubeletFault):
+                    self._cluster.note_event(pod, _PREPARE_FAILED, f"Failed to prepare dynamic resources: {error}")
+                else:
+                    self._cluster.note_event(pod, "FailedCreatePodSandBox", str(error))
                 last = str(error)
                 continue
             run = PodRun(pod=pod, sandbox=sandbox)

@@ -112,6 +112,14 @@ class Runtime:
         if strict and failed is not None:
             raise failed
 
+    def _fault(self, during: str, error: Exception) -> RuntimeFault:
+        """Return a failure in the runtime's words."""
+        if not self._flavour.wraps_errors:
+            return RuntimeFault(error.message if isinstance(error, CallError) else str(error))
+        if isinstance(error, CallError):
+            return RuntimeFault(f"{during}: rpc error: code = Unknown desc = {error.message}")
+        return RuntimeFault(f"{during}: {error}")
+
     async def run_sandbox(self, config: SandboxConfig) -> SandboxRecord:
         """Return the sandbox made; its process exists when plugins are told. Raises RuntimeFault."""
         self._pid += 1
@@ -126,7 +134,7 @@ class Runtime:
             except CallError as error:
                 if self._flavour.own_rpcs:
                     await self._remove_sandbox(sandbox, stop=True)
-                    raise RuntimeFault(f"NRI RunPodSandbox failed: {error.message}") from error
+                    raise self._fault("NRI RunPodSandbox failed", error) from error
         return sandbox
 
     async def create_container(self, sandbox: SandboxRecord, config: ContainerConfig) -> ContainerRecord:
@@ -135,7 +143,7 @@ class Runtime:
             try:
                 edits = inject(read_specs(self.settings.cdi_directory), config.cdi)
             except CdiError as error:
-                raise RuntimeFault(f"failed to create containerd container: {error}") from error
+                raise self._fault("failed to create containerd container", error) from error
             record = self._new_record(sandbox, config, edits.env)
             try:
                 merge = await self._ask(record)
@@ -143,11 +151,8 @@ class Runtime:
             except (CallError, PluginConflict, CgroupError) as error:
                 if self._flavour.buries_refused:
                     await self._remove(record)
-                reason = error.message if isinstance(error, CallError) else str(error)
-                raise RuntimeFault(
-                    "failed to create containerd container: failed to get NRI adjustment for container: "
-                    f"rpc error: code = Unknown desc = {reason}"
-                ) from error
+                during = "failed to create containerd container: failed to get NRI adjustment for container"
+                raise self._fault(during, error) from error
             if not config.runnable and self._flavour.cgroup_at_create:
                 raise RuntimeFault("container create failed: exec: no such file or directory")
             apply_resources(record, merge.adjusted)
@@ -173,7 +178,7 @@ class Runtime:
                 if self._flavour.start_can_fail:
                     self.end_process(record, exit_code=137)
                     await self._tell_stop(record)
-                    raise RuntimeFault(f"failed to start container: {error.message}") from error
+                    raise self._fault("NRI container start failed", error) from error
             about = self._about(record)
             record.state = nri_pb2.CONTAINER_RUNNING
             record.started_ns = time.time_ns()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ from nodecpu.lab.cgroups import ModelCgroups
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.containers import ContainerConfig, ContainerRecord, SandboxConfig, SandboxRecord
 from nodecpu.lab.flavours import FLAVOURS
-from nodecpu.lab.jsontree import JsonObject
+from nodecpu.lab.jsontree import JsonObject, text
 from nodecpu.lab.kubelet import Kubelet, KubeletFault, KubeletSettings
-from nodecpu.lab.objects import SLICES, ObjectStore
+from nodecpu.lab.objects import EVENTS, SLICES, ObjectStore
 from nodecpu.lab.pluginhost import RuntimeSettings
 from nodecpu.lab.podspec import CgroupDriver, Figures
 from nodecpu.lab.runtime import Runtime, RuntimeFault
@@ -67,6 +68,15 @@ class Story:
         self._uid = 0
         self.sandboxes: dict[str, SandboxRecord] = {}
         self.containers: dict[str, ContainerRecord] = {}
+        self.faults: list[str] = []
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeFault as fault:
+            self.faults.append(str(fault))
+            raise
 
     async def sandbox(self, name: str) -> None:
         self._uid += 1
@@ -78,17 +88,20 @@ class Story:
             cgroup_parent=f"/kubepods/burstable/pod{uid}",
             figures=Figures(shares=1024),
         )
-        self.sandboxes[name] = await self._runtime.run_sandbox(config)
+        with self._noted():
+            self.sandboxes[name] = await self._runtime.run_sandbox(config)
 
     async def create(self, pod: str, name: str, *, device: str = "", runnable: bool = True) -> None:
         figures = Figures(shares=1024, quota_us=100000, memory_bytes=64 << 20, oom_score_adj=984)
         config = ContainerConfig(
             name=name, figures=figures, env=("A=b",), cdi=(device,) if device else (), runnable=runnable
         )
-        self.containers[name] = await self._runtime.create_container(self.sandboxes[pod], config)
+        with self._noted():
+            self.containers[name] = await self._runtime.create_container(self.sandboxes[pod], config)
 
     async def start(self, name: str) -> None:
-        await self._runtime.start_container(self.containers[name])
+        with self._noted():
+            await self._runtime.start_container(self.containers[name])
 
     async def stop(self, name: str) -> None:
         await self._runtime.stop_container(self.containers[name])
@@ -173,8 +186,8 @@ class Story:
                 await self.remove_pod(pod)
 
 
-async def observed(runtime_name: str, root: Path) -> list[tuple[str, Message]]:
-    """Return what a plugin gets while the story of ``observe`` is played in the lab."""
+async def observed(runtime_name: str, root: Path) -> tuple[list[tuple[str, Message]], list[str]]:
+    """Return what a plugin gets while the story of ``observe`` is played in the lab, and the failures."""
     cgroups = ModelCgroups(root / "cgroup", cpus=CpuSet((0, 1)), mems=NodeSet((0,)))
     cgroups.open()
     cdi = root / "cdi"
@@ -206,7 +219,7 @@ async def observed(runtime_name: str, root: Path) -> list[tuple[str, Message]]:
                 await story.play_second_part(second)
         finally:
             await runtime.stop()
-    return first.calls + second.calls
+    return first.calls + second.calls, story.faults
 
 
 def recorded(file: str) -> list[tuple[str, Message]]:
@@ -266,12 +279,12 @@ def kinds(calls: Sequence[tuple[str, Message]]) -> dict[str, list[set[str]]]:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_runtime_calls_in_the_order_of_the_real_one(runtime: str, tmp_path: Path) -> None:
     real = order(recorded(RUNTIMES[runtime]))
-    assert order(asyncio.run(observed(runtime, tmp_path))) == real
+    assert order(asyncio.run(observed(runtime, tmp_path))[0]) == real
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_runtime_fills_the_fields_of_the_real_one(runtime: str, tmp_path: Path) -> None:
-    real, lab = kinds(recorded(RUNTIMES[runtime])), kinds(asyncio.run(observed(runtime, tmp_path)))
+    real, lab = kinds(recorded(RUNTIMES[runtime])), kinds(asyncio.run(observed(runtime, tmp_path))[0])
     assert real.keys() - lab.keys() <= set(NOT_PLAYED)
     for kind, seen in lab.items():
         untold = TIMES if kind in ("StopContainer", "RemoveContainer") else set()
@@ -282,6 +295,24 @@ def test_runtime_fills_the_fields_of_the_real_one(runtime: str, tmp_path: Path) 
         assert lab_ever <= ever, f"{kind}: fields that the real one never fills"
         assert always - lab_always <= untold, f"{kind}: fields that the real one always fills"
         assert ever - lab_ever <= untold, f"{kind}: fields that the real one sometimes fills"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_runtime_fails_in_the_words_of_the_real_one(runtime: str, tmp_path: Path) -> None:
+    """But for what an OCI runtime says, and for the name of the recording plugin's error."""
+    actions = shared_data("wire", RUNTIMES[runtime].replace(".json", ".actions.json"))
+    real = [
+        item["error"].removeprefix("UNKNOWN: ").replace("RuntimeError: ", "")
+        for item in json.loads(actions.read_text())
+        if item["action"].startswith("cri<") and "error" in item and "UpdatePodSandbox" not in item["action"]
+    ]
+    faults = asyncio.run(observed(runtime, tmp_path))[1]
+    assert [_without_oci(one) for one in faults] == [_without_oci(one) for one in real]
+
+
+def _without_oci(fault: str) -> str:
+    found = re.match("failed to create containerd task|container create failed", fault)
+    return found[0] if found else fault
 
 
 @asynccontextmanager
@@ -403,6 +434,38 @@ def test_kubelet_calls_in_the_order_of_the_real_one(tmp_path: Path) -> None:
             return story.driver.calls
 
     assert asyncio.run(play()) == real
+
+
+def test_events_of_failed_prepares_are_in_the_words_of_the_real_kubelet(tmp_path: Path) -> None:
+    """A claim that the driver refuses, and a driver that is not there."""
+    real = [
+        item["message"]
+        for name in ("events-p1.json", "events-q2.json")
+        for item in json.loads(shared_data("wire", "api", name).read_text())
+        if item["type"] == "Warning"
+    ]
+
+    async def play() -> list[str]:
+        async with playing_kubelet(tmp_path) as (kubelet, cluster, tasks):
+            story = KubeletStory(tmp_path, kubelet, cluster, tasks)
+            story.publish()
+            story.claim("c1")
+            life = tasks.create_task(kubelet.run())
+            async with story.driver.serving():
+                await story.registered()
+                story.driver.fail["c1"] = "not enough CPUs"
+                with pytest.raises(KubeletFault):
+                    await story.start("p1", "c1")
+            await story.registered(there=False)
+            with pytest.raises(KubeletFault):
+                await story.start("q2", "c1")
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            events = cluster.store.find(EVENTS)
+            assert {text(one, "reason") for one in events} == {"FailedPrepareDynamicResources"}
+            return [text(one, "message") for one in events]
+
+    assert sorted(asyncio.run(play())) == sorted(real)
 
 
 REQUESTS: Mapping[str, type[Message]] = {
