@@ -234,11 +234,11 @@ class SlicePublisher:
             self._look_is_due = True  # perhaps it is another server now
         # The plan is made anew after each wait: it is made of what is known then.
         for _ in range(_PASSES):
-            await self._look()
+            seen_uid = await self._look()
             writes = self._plan()
             if not writes:
                 break
-            pool, node_uid = self._pool(), await self._node_uid()
+            pool, node_uid = self._pool(), seen_uid or await self._node_uid()
             for write in writes:
                 if not await self._write(pool, write, node_uid):
                     break
@@ -251,11 +251,11 @@ class SlicePublisher:
         if not self._asked.is_set():  # else something was asked for meanwhile
             self._in_step()
 
-    async def _look(self) -> None:
-        """Find out what the server would not keep before it is written, and whether it has learnt what it lacked."""
+    async def _look(self) -> str:
+        """Find out what the server would not keep before it is written; return the Node's UID if it was asked for."""
         wanted = self._wanted
         if wanted is None or self._stored is None or not wanted.devices:
-            return
+            return ""
         traits = _Traits(
             form=self._full_form(wanted),
             lists=any(map(has_list, wanted.devices)),
@@ -263,7 +263,7 @@ class SlicePublisher:
         )
         is_new = traits != self._looked and (self.status.withheld or bool(self._plan()))
         if not (self._look_is_due or is_new):
-            return
+            return ""
         node_uid = await self._node_uid()
         lacks = await lacking(
             self._api, wanted.devices, traits.form, driver=self._driver, node=self._node, node_uid=node_uid
@@ -273,6 +273,7 @@ class SlicePublisher:
             self._take(lacks)
         elif self.status.is_lacking:
             self._try_anew()
+        return node_uid
 
     def _take(self, lacks: tuple[str, ...]) -> None:
         """Go by what the server was found to lack; write anew what it dropped and would keep now."""

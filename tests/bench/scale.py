@@ -118,6 +118,7 @@ def _kind(method: str, target: str) -> str:
     parts = urlsplit(target)
     plurals = [word for word in parts.path.split("/") if word in _PLURALS]
     verb = "watch" if "watch=1" in parts.query or "watch=true" in parts.query else method.lower()
+    verb = "try" if "dryRun=" in parts.query else verb
     return f"{verb} {plurals[-1] if plurals else parts.path}"
 
 
@@ -148,7 +149,7 @@ def lines(nodes: int) -> Iterator[str]:
     yield from _cluster(nodes, start, claim)
 
 
-ALL: Final = ("get", "post", "put", "patch", "delete", "watch")
+ALL: Final = ("get", "post", "put", "patch", "delete", "watch", "try")
 WRITES: Final = ("put resourceslices", "post resourceslices", "delete resourceslices", "post events", "patch events")
 WATCHES: Final = ("watch",)
 
