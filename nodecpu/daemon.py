@@ -39,6 +39,7 @@ from nodecpu.dra.devices import gone_devices, offered_devices
 from nodecpu.dra.files import ClaimFiles
 from nodecpu.dra.metadata import MetadataFiles, describer
 from nodecpu.dra.podresources import PodResources
+from nodecpu.dra.residence import refuse_second
 from nodecpu.ending import HELD_OFF, being_stopped, hold_off, listed, terminating
 from nodecpu.enforce.audit import Audit, CgroupProbe, Means
 from nodecpu.enforce.cgroups import Cgroups
@@ -108,6 +109,7 @@ def run(config_path: Path) -> int:
     private_directory(config.paths.state)
     private_directory(config.paths.run)
     with locked(config.paths.run / "lock"):
+        refuse_second(config.paths.kubelet / "plugins" / config.dra.driver / "dra.sock")
         cgroups = Cgroups(config.paths.cgroup)
         daemon = Daemon(config, config_path, start(config, cgroups), cgroups)
         try:

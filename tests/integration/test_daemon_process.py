@@ -217,6 +217,29 @@ def test_a_second_daemon_is_refused_without_disturbing_the_first(place: Place, s
         assert first.poll() is None
 
 
+def test_a_second_daemon_with_other_directories_is_refused_at_the_kubelets_socket(
+    place: Place, systemd: Systemd
+) -> None:
+    """R1, R7: two books of the same CPUs; what a dead process left is nobody's and holds nothing up."""
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)) as first:
+        systemd.wait_for("READY=1")
+        before = place.sockets
+        mine = place.config.read_text()
+        place.config.write_text(mine.replace("/state", "/state2").replace("/run", "/run2"))
+        with place.daemon() as second:
+            said = second.communicate(timeout=PATIENCE_S)[1]
+        assert second.returncode == 1
+        assert "dra.sock is served by another process: a second driver of this name" in said
+        assert "stop the other one" in said
+        assert place.sockets == before
+        assert first.poll() is None
+        first.kill()
+        first.wait(PATIENCE_S)
+    assert "kubelet/plugins/dra.cpu/dra.sock" in place.sockets
+    with place.daemon(NOTIFY_SOCKET=str(systemd.path)):
+        systemd.wait_for("READY=1")
+
+
 def test_a_socket_path_that_is_too_long_is_named_without_a_traceback(place: Place) -> None:
     """U83."""
     text = place.config.read_text().replace('kubelet"', f'kubelet/{"x" * 100}"')
