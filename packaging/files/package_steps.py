@@ -73,13 +73,17 @@ def may_restart(config: Config, *, wait_s: float = WAIT_S) -> list[str]:
 
 
 def may_remove(config: Config) -> list[str]:
-    """Return why the package has to stay: claims in the books. Books that cannot be read are taken for held claims."""
+    """Return why the package has to stay: claims in the books. Books that cannot be read are taken for held claims.
+
+    A released claim is over for the kubelet; its row stays until the next claim's commit.
+    """
     path = config.paths.state / "claims.db"
     if not path.exists():
         return []
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
             rows = [json.loads(row) for (row,) in db.execute("SELECT row FROM claims ORDER BY uid")]
+        rows = [row for row in rows if not row.get("released")]
     except (sqlite3.Error, ValueError) as error:
         return [f"not removed: the books {path} cannot be read: {error}", *_forced()]
     if not rows:

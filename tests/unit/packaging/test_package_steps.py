@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,9 @@ import msgspec
 import pytest
 
 from nodecpu.config import parse
+from nodecpu.ids import ClaimUID
+from nodecpu.policy.grants import ClaimGrant
+from nodecpu.store.claims import ClaimStore, Job
 from tests.support import ROOT
 from tests.unit.nodestates import answering, n4c16
 
@@ -68,6 +72,17 @@ def test_it_may_not_restart_while_a_container_is_being_terminated(steps: ModuleT
     with answering(tmp_path, state):
         (problem,) = steps.may_restart(config, wait_s=0.0)
     assert problem.startswith("not restarted: shop/web-0/app did not end within 0 s")
+
+
+def test_it_may_be_removed_after_the_last_claim_was_released(steps: ModuleType, config: Path, tmp_path: Path) -> None:
+    """C12: the row of one that was unprepared is dropped later; the books as the daemon itself writes them."""
+    (tmp_path / "state").mkdir()
+    grant = ClaimGrant(uid=ClaimUID("u"), namespace="shop", name="web", results=())
+    for stored, answer in ((grant, 1), (replace(grant, released=True), 0)):
+        store = ClaimStore(tmp_path / "state" / "claims.db")
+        store.commit([Job(puts=(stored,))])
+        store.close()
+        assert steps.main("may-remove", config) == answer
 
 
 @pytest.mark.parametrize("claims", [None, ()])
