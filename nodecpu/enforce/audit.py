@@ -210,7 +210,7 @@ class Audit:
         is_last = container_id in self._contested and self._fights.wrote(container_id, wanted, began)
         means, is_done = "unasked", await self._unasked.update(Update(container_id=container_id, placement=wanted))
         if not is_done:
-            if self._service.books.pending.open.get(container_id) != wanted:
+            if self._service.books.pending.wish(container_id) != wanted:
                 return  # changed its mind while we waited
             if (now := self._probe.seen(grant.path)) is not None and self._service.observe(container_id, now):
                 self._settled(container_id)  # it came about while we waited, and what is right is not written to
@@ -284,7 +284,7 @@ class Audit:
     def _compare(self, container_id: ContainerID) -> tuple[ContainerGrant, Seen] | None:
         """Return a container that was right and is not any more, with what it runs on now."""
         grant = self._service.books.ledger.containers.get(container_id)
-        if grant is None or container_id in self._service.books.pending.open:
+        if grant is None or self._service.books.pending.wish(container_id) is not None:
             return None
         seen = self._probe.seen(grant.path)
         if seen is None or self._service.observe(container_id, seen):

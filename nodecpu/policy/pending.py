@@ -43,6 +43,11 @@ class Pending:
         """All wishes that were not seen to be fulfilled, those of containers being created included."""
         return {**self._created, **{container_id: update.placement for container_id, update in self._wanted.items()}}
 
+    def wish(self, container_id: ContainerID) -> Placement | None:
+        """Return a container's wish that was not seen to be fulfilled, as in ``open``."""
+        update = self._wanted.get(container_id)
+        return self._created.get(container_id) if update is None else update.placement
+
     @property
     def is_open(self) -> bool:
         """Return whether any wish was not seen to be fulfilled."""

@@ -91,7 +91,8 @@ class ContainerStore:
             self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
             self._db.execute("COMMIT")
         except sqlite3.Error:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite ends it itself where the file system is full
+                self._db.execute("ROLLBACK")
             raise
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from nodecpu.errors import StateError
 from nodecpu.ids import ContainerID
 from nodecpu.policy.facts import QoS
 from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore
+from nodecpu.store.containers import ContainerStore
+from nodecpu.store.database import DiskError
 from tests.node import PodShape, Scene, claim, scene_in_memory
 from tests.support import SmallFileSystem, small_file_system
 
@@ -98,6 +101,23 @@ def is_troubled(store: ClaimStore) -> bool:
 def known_claims(scene: Scene) -> list[str]:
     with sqlite3.connect(scene.directory / "state" / "claims.db") as database:
         return [str(uid) for (uid,) in database.execute("SELECT uid FROM claims ORDER BY uid")]
+
+
+def test_a_full_disk_under_the_containers_database_is_told_as_that(disk: SmallFileSystem) -> None:
+    """R1: SQLite ends the transaction by itself; what was known stays."""
+    store = ContainerStore(disk.path / "containers.db")
+    store.load("boot")
+    first = replace(PodShape(number=1).spec, annotations={"key": "value"})
+    store.commit_pods([first], ())
+    disk.fill()
+    large = [replace(PodShape(number=n).spec, annotations={"key": "x" * 5000}) for n in range(2, 60)]
+    with pytest.raises(DiskError, match=f"the file system of {disk.path} is full"):
+        store.commit_pods(large, ())
+    assert store.load("boot") == ((), (first,))
+    disk.empty()
+    store.commit_pods([second := PodShape(number=2).spec], ())
+    assert store.load("boot") == ((), (first, second))
+    store.close()
 
 
 @FAULTS

@@ -134,6 +134,7 @@ def test_wishes_are_those_of_an_account_of_every_container(story: list[Step]) ->
         step(pending, accounts)
         wishes = {one: mine.wish for one, mine in accounts.of.items() if mine.wish is not None}
         assert dict(pending.open) == wishes
+        assert {one: wish for one in accounts.of if (wish := pending.wish(one)) is not None} == wishes
         assert pending.is_open == bool(wishes)
         told = {
             one for one, mine in accounts.of.items() if mine.wish is not None and not mine.is_new and mine.is_carried
