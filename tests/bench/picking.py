@@ -1,8 +1,9 @@
-"""Picking and giving back 1 to 64 CPUs on half-full machines of 4096 and of 64 CPUs."""
+"""Picking and giving back 1 to 64 CPUs of 4096, and 1 to 16 of 64: of the half that is free at most half is taken."""
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from nodecpu.cpuset import CpuSet
@@ -46,10 +47,13 @@ def _pairs(machine: str, *, largest: int) -> Callable[[], None]:
     sizes = [chance.randint(1, largest) for _ in range(PAIRS)]
 
     def work() -> None:
-        left = free
+        left, held = free, deque[CpuSet]()
         for size in sizes:
+            while len(left) < max(size, len(free) // 2):
+                left |= held.popleft()
             taken = pick(units, left, size)
             assert taken is not None
-            left = (left - taken) | taken
+            left -= taken
+            held.append(taken)
 
     return work

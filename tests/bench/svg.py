@@ -17,15 +17,15 @@ _COLOURS: Final = ("#1f5fa8", "#b3541e", "#2e7d4f", "#7b3f98", "#8a6d00", "#5555
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line: points by rising x, all above 0."""
+    """A line: points by rising x, the first of which may be 0; y above 0."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
     @property
     def exponent(self) -> float:
-        """The exponent of the power of x that fits best: 0 is flat, 1 proportional."""
-        logs = [(math.log(x), math.log(y)) for x, y in self.points]
+        """The exponent of the power of x that fits best, but for 0: 0 is flat, 1 proportional."""
+        logs = [(math.log(x), math.log(y)) for x, y in self.points if x]
         mean_x = sum(x for x, _ in logs) / len(logs)
         mean_y = sum(y for _, y in logs) / len(logs)
         spread = sum((x - mean_x) ** 2 for x, _ in logs)
@@ -45,18 +45,19 @@ class Chart:
         """Return the drawing."""
         xs = [x for one in self.series for x, _ in one.points]
         ys = [y for one in self.series for _, y in one.points]
-        x_axis = _Axis(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT)
+        nought = min(x for x in xs if x) / 10  # where 0 is drawn
+        x_axis = _Axis(min(x or nought for x in xs), max(xs), _LEFT, _WIDTH - _RIGHT)
         low, high = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
         y_axis = _Axis(10.0**low, 10.0**high, _HEIGHT - _BOTTOM, _TOP)
         parts = [_text(_LEFT, 22, self.title, "font-weight='bold'")]
-        parts += [_tick_across(x_axis.at(x), f"{x:g}") for x in sorted(set(xs))]
+        parts += [_tick_across(x_axis.at(x or nought), f"{x:g}") for x in sorted(set(xs))]
         parts += [_tick_up(y_axis.at(10.0**power), f"{10.0**power:g}") for power in range(low, high + 1)]
         parts.append(_text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 10, self.across, "text-anchor='middle'"))
         middle = (_TOP + _HEIGHT - _BOTTOM) / 2
         parts.append(_text(16, middle, self.up, f"text-anchor='middle' transform='rotate(-90 16 {middle})'"))
         labels = _apart([y_axis.at(one.points[-1][1]) for one in self.series])
         for one, colour, label in zip(self.series, _COLOURS, labels, strict=False):
-            parts += _line([(x_axis.at(x), y_axis.at(y)) for x, y in one.points], colour)
+            parts += _line([(x_axis.at(x or nought), y_axis.at(y)) for x, y in one.points], colour)
             parts.append(_text(_WIDTH - _RIGHT + 12, label + 4, f"{one.name} ^{one.exponent:.2f}", f"fill='{colour}'"))
         head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' font-family='sans-serif'"
         ground = "<rect width='100%' height='100%' fill='white'/>"
