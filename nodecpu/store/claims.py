@@ -327,11 +327,13 @@ class Disk:
             action()
         except (NodeCpuError, OSError) as err:
             told = err if isinstance(err, NodeCpuError) else HostError(f"writing failed: {err}", hint="check the disk")
-            try:
-                if undo is not None:
-                    self._store.commit([Job(puts=undo.undo, drops=tuple(claim.uid for claim in undo.puts))])
-            except StateError as second:
-                told = second
+            if undo is not None:
+                taken_back = Job(puts=undo.undo, drops=tuple(claim.uid for claim in undo.puts))
+                try:
+                    self._store.commit([taken_back])
+                except StateError as second:
+                    told = second
+                    self._store.owe(puts=taken_back.puts, drops=taken_back.drops)
             _tell(one, told)
             return False
         return True

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from nodecpu.cpuset import CpuSet
-from nodecpu.errors import StateError
+from nodecpu.errors import HostError, StateError
 from nodecpu.ids import ContainerID
 from nodecpu.policy.facts import QoS
-from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore
+from nodecpu.policy.grants import ClaimGrant
+from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore, Disk, Job
 from nodecpu.store.containers import ContainerStore
 from nodecpu.store.database import DiskError
 from tests.node import PodShape, Scene, claim, scene_in_memory
@@ -117,6 +118,31 @@ def test_a_full_disk_under_the_containers_database_is_told_as_that(disk: SmallFi
     disk.empty()
     store.commit_pods([second := PodShape(number=2).spec], ())
     assert store.load("boot") == ((), (first, second))
+    store.close()
+
+
+def test_a_row_that_cannot_be_taken_back_goes_as_soon_as_there_is_room(disk: SmallFileSystem) -> None:
+    """R1: a claim that was refused is not in the books of the next start, though the disk filled up in between."""
+    store = ClaimStore(disk.path / "claims.db")
+    thread = Disk(store)
+
+    def fails() -> None:
+        disk.fill()
+        raise HostError("no room for the CDI spec", hint="make some")
+
+    async def story() -> None:
+        thread.start()
+        with pytest.raises(StateError):
+            await thread.submit(
+                Job(puts=(ClaimGrant(uid=FIRST.uid, namespace="shop", name="a", results=()),), after=fails)
+            )
+        assert [claim.uid for claim in store.load()] == [FIRST.uid]
+        disk.empty()
+        await thread.submit(Job(after=store.pay))
+        assert store.load() == ()
+        await thread.stop()
+
+    asyncio.run(story())
     store.close()
 
 

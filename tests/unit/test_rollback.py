@@ -30,6 +30,7 @@ def fail_after(node: Node, writes: int, monkeypatch: pytest.MonkeyPatch) -> None
         commit(jobs)
 
     monkeypatch.setattr(node.started.claim_store, "commit", failing)
+    monkeypatch.setattr(node.started.claim_store, "pay", lambda: None)
 
 
 def stored(node: Node) -> dict[str, str]:
