@@ -27,6 +27,9 @@ from nodecpu.kube.credentials import token_file
 from nodecpu.log import kv
 
 _PERIOD_S: Final = 3600.0
+_LOOKS: Final = 12
+"""At least so many looks in a token's life, so that half a dozen tries fail before it ends."""
+
 _LEAST_LIFE_S: Final = 600
 """The API server gives no token a shorter life. Source: TokenRequest validation."""
 
@@ -110,9 +113,15 @@ class TokenRenewal:
         self._node = node
         self._now = now
         self._told = ""
+        self._life_s = _PERIOD_S * _LOOKS
+
+    @property
+    def pause_s(self) -> float:
+        """How long until the next look: an hour, less for a token with a short life."""
+        return min(_PERIOD_S, self._life_s / _LOOKS)
 
     async def run(self) -> None:
-        """Look once an hour, until cancelled."""
+        """Look again and again, until cancelled."""
         while True:
             try:
                 await self.look()
@@ -120,14 +129,17 @@ class TokenRenewal:
             except NodeCpuError as error:
                 if self._told != error.message:
                     self._told = error.message
-                    kv(_log, logging.WARNING, "the node's token is not renewed, tried again every hour", err=error)
-            await asyncio.sleep(_PERIOD_S * random.uniform(0.8, 1.0))
+                    kv(_log, logging.WARNING, "the node's token is not renewed, it is tried again", err=error)
+            await asyncio.sleep(self.pause_s * random.uniform(0.8, 1.0))
 
     async def look(self) -> bool:
         """Renew the token if it is time; return whether that was done. Raises LinkError, ApiError and HostError."""
         path = await asyncio.to_thread(token_file, self._kubeconfig)
         old = None if path is None else read_token(await asyncio.to_thread(_read, path))
-        if path is None or old is None or old.node != self._node or not old.is_due(self._now()):
+        if path is None or old is None or old.node != self._node:
+            return False
+        self._life_s = old.expires_at - old.issued_at
+        if not old.is_due(self._now()):
             return False
         text = await self._ask(old)
         new = read_token(text)
@@ -136,6 +148,7 @@ class TokenRenewal:
         if new.expires_at <= old.expires_at:
             raise LinkError("API server: the new token ends no later than the old one")
         await asyncio.to_thread(_write, path, text)
+        self._life_s = new.expires_at - new.issued_at
         kv(_log, logging.INFO, "the node's token was renewed", path=path)
         return True
 

@@ -34,11 +34,11 @@ class Case:
     renewal: TokenRenewal
     now: float = 0.0
 
-    def issue(self, *, node: str = "node1", issued: int = 0, uid: str = "") -> str:
+    def issue(self, *, node: str = "node1", issued: int = 0, uid: str = "", life_s: int = YEAR) -> str:
         about: dict[str, Any] = {"namespace": "nodecpu", "serviceaccount": {"name": "nodecpu", "uid": uid or self.uid}}
         if node:
             about["node"] = {"name": node, "uid": "n"}
-        token = unsigned_token({"iat": issued, "exp": issued + YEAR, "aud": ["api"], "kubernetes.io": about})
+        token = unsigned_token({"iat": issued, "exp": issued + life_s, "aud": ["api"], "kubernetes.io": about})
         self.one.server.tokens = frozenset({token})
         self.path.write_text(token)
         return token
@@ -66,6 +66,20 @@ async def case(directory: Path) -> AsyncIterator[Case]:
             yield made
         finally:
             client.close()
+
+
+@pytest.mark.parametrize(("life_s", "pause_s"), [(YEAR, 3600), (3600, 300), (600, 50)])
+def test_short_lives_are_looked_at_more_often(tmp_path: Path, life_s: int, pause_s: float) -> None:
+    """U111: the token of an hour, a quarter old at the start, is renewed in time, after a failed try or two too."""
+
+    async def test() -> None:
+        async with case(tmp_path) as made:
+            made.issue(life_s=life_s)
+            made.now = life_s / 4
+            assert not await made.renewal.look()
+            assert made.renewal.pause_s == pause_s
+
+    run(test)
 
 
 def test_token_is_renewed_when_half_of_its_life_is_over(tmp_path: Path) -> None:

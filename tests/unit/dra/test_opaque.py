@@ -49,6 +49,7 @@ def test_cpuset_is_for_the_request_named() -> None:
     assert asked([entry({"cpuset": "3,2"}, "b")], "b/x") == [TWO]
     assert asked([entry({"cpuset": "2-3"}, "b/x")], "b/y", "b/x") == [NOTHING, TWO]
     assert asked([entry({"cpuset": "2-3"}, "c")], "a") == [NOTHING]
+    assert asked([entry({"cpuset": "2-3"}, "cpus")], "cpus2", "cpus-2/x", "cpus") == [NOTHING, NOTHING, TWO]
 
 
 def test_without_requests_it_is_for_all() -> None:

@@ -54,7 +54,6 @@ spec.devices[].allowMultipleAllocations
 spec.devices[].attributes.*.int
 spec.devices[].attributes.*.bool
 spec.devices[].attributes.*.string
-spec.devices[].attributes.*.strings[]
 spec.devices[].attributes.*.version
 spec.devices[].capacity.*.value
 spec.devices[].capacity.*.requestPolicy.default
@@ -154,10 +153,12 @@ spec.versions[].schema.openAPIV3Schema.**
 }
 _OF_VERSION = {
     (36, "resource.k8s.io/v1 ResourceSlice"): """
+spec.devices[].attributes.*.strings[]
 spec.devices[].nodeAllocatableResourceMappings.*.capacityKey
 spec.devices[].nodeAllocatableResourceMappings.*.allocationMultiplier
 """,
     (37, "resource.k8s.io/v1 ResourceSlice"): """
+spec.devices[].attributes.*.strings[]
 spec.devices[].nodeAllocatableResources.*.mapping.capacityKey
 spec.devices[].nodeAllocatableResources.*.mapping.capacityMultiplier
 spec.devices[].nodeAllocatableResources.*.mapping.deviceMultiplier

@@ -73,7 +73,8 @@ def test_manifests() -> None:
 @pytest.mark.parametrize(
     ("form", "minor"),
     [
-        (Form(), 34),
+        (Form(lists=False), 34),
+        (Form(), 36),
         (Form(closed=True), 36),
         (Form(counted=NodeAllocatable.MAPPINGS), 36),
         (Form(counted=NodeAllocatable.RESOURCES, closed=True), 37),
