@@ -16,9 +16,11 @@ from email.utils import formatdate
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, text, without
+from nodecpu.lab.claimrules import claim_faults
+from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, text, without
 from nodecpu.lab.objects import (
     ACCOUNTS,
+    CLAIMS,
     KINDS,
     PODS,
     SLICES,
@@ -272,26 +274,30 @@ class ApiServer:
             return self._issue(request)
         if verb == "deletecollection":
             raise ApiError(405, "MethodNotAllowed", "deletecollection is not supported")
-        body = self._admitted(request, _without(request.body, fault.drop))
+        body = _without(request.body, fault.drop)
+        old = None if verb == "create" else self.store.get(request.key)
+        if old is not None and verb == "patch":
+            body = _patched(request, old, body)
+        body = self._admitted(request, body, old)
         if request.act == "try":
             return body
-        status = request.subresource == "status"
-        if verb == "create":
+        if old is None:
             return self.store.create(request.kind, request.namespace, body)
-        if verb == "update":
-            return self.store.update(request.key, body, status=status)
-        if request.content_type.partition(";")[0] not in _PATCHES[:2]:
-            raise ApiError(415, "UnsupportedMediaType", f"patch of type {request.content_type} is not supported")
-        return self.store.patch(request.key, body, status=status)
+        return self.store.update(request.key, body, status=request.subresource == "status")
 
-    def _admitted(self, request: Request, body: JsonObject) -> JsonObject:
+    def _admitted(self, request: Request, body: JsonObject, old: JsonObject | None) -> JsonObject:
         """Return what is to be stored: without what this version drops; ApiError for what its validation refuses."""
-        if request.kind is SLICES and request.verb != "patch":
+        kind = request.kind
+        faults: list[str] = []
+        if kind is SLICES:
             body = kept(body, self.features)
-            if faults := slice_faults(body, self.store.get(request.key) if request.verb == "update" else None):
-                raise ApiError(422, "Invalid", f"ResourceSlice is invalid: {'; '.join(faults)}")
-        if request.kind is TOPOLOGIES and request.verb != "patch" and (faults := topology_faults(body)):
-            raise ApiError(422, "Invalid", f"NodeResourceTopology is invalid: {'; '.join(faults)}")
+            faults = slice_faults(body, old)
+        elif kind is CLAIMS and not _is_stale(body, old):
+            faults = claim_faults(body, old, status=request.subresource == "status")
+        elif kind is TOPOLOGIES:
+            faults = topology_faults(body)
+        if faults:
+            raise ApiError(422, "Invalid", f"{kind.kind} is invalid: {'; '.join(faults)}")
         return body
 
     def _issue(self, request: Request) -> JsonObject:
@@ -380,6 +386,20 @@ class ApiServer:
             except TimeoutError:
                 if bookmarks:
                     _chunk(writer, _bookmark(request.kind, position, initial=False))
+
+
+def _patched(request: Request, old: JsonObject, patch: JsonObject) -> JsonObject:
+    """Return what a merge patch makes of an object; ApiError for patches of other types."""
+    if request.content_type.partition(";")[0] not in _PATCHES[:2]:
+        raise ApiError(415, "UnsupportedMediaType", f"patch of type {request.content_type} is not supported")
+    body = merged(old, patch)
+    return body if isinstance(body, dict) else old
+
+
+def _is_stale(body: JsonObject, old: JsonObject | None) -> bool:
+    """Return whether a change is of another version than the current one: refused as that before it is validated."""
+    version = text(body, "metadata", "resourceVersion")
+    return old is not None and version not in ("", text(old, "metadata", "resourceVersion"))
 
 
 def _without(body: JsonObject, paths: Iterable[str]) -> JsonObject:

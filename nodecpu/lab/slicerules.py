@@ -44,8 +44,8 @@ _LISTS: Final = ("ints", "bools", "strings", "versions")
 _SCALARS: Final = ("int", "bool", "string", "version")
 _EFFECTS: Final = ("NoSchedule", "NoExecute", "None")
 _NODE_RESOURCES: Final = re.compile(r"cpu|memory|ephemeral-storage|hugepages-.+")
-_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
 _SELECTIONS: Final = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
 
@@ -112,9 +112,9 @@ def _changed(spec: JsonObject, old: Mapping[str, Json] | None) -> Iterator[str]:
 
 def _spec_faults(spec: JsonObject) -> Iterator[str]:
     driver, pool, devices = text(spec, "driver"), text(spec, "pool", "name"), nodes(spec, "devices")
-    if len(driver) > 63 or not _SUBDOMAIN.fullmatch(driver):
+    if len(driver) > 63 or not SUBDOMAIN.fullmatch(driver):
         yield f"driver: Invalid value: {driver!r}"
-    if len(pool) > 253 or not all(_SUBDOMAIN.fullmatch(part) for part in pool.split("/")):
+    if len(pool) > 253 or not all(SUBDOMAIN.fullmatch(part) for part in pool.split("/")):
         yield f"pool.name: Invalid value: {pool!r}"
     generation, count = leaf(spec, "pool", "generation"), leaf(spec, "pool", "resourceSliceCount")
     if not isinstance(generation, int) or generation < 0:
@@ -140,7 +140,7 @@ def _is_heavy(device: JsonObject) -> bool:
 
 
 def _device_faults(device: JsonObject, driver: str) -> Iterator[str]:
-    if not _LABEL.fullmatch(text(device, "name")):
+    if not LABEL.fullmatch(text(device, "name")):
         yield f"name: Invalid value: {text(device, 'name')!r}"
     attributes, capacity = node(device, "attributes"), node(device, "capacity")
     if len(attributes) + len(capacity) > 32:
@@ -164,7 +164,7 @@ def _device_faults(device: JsonObject, driver: str) -> Iterator[str]:
 
 def _is_qualified(name: str) -> bool:
     domain, slash, identifier = name.rpartition("/")
-    named = len(domain) <= 63 and _SUBDOMAIN.fullmatch(domain) is not None if slash else True
+    named = len(domain) <= 63 and SUBDOMAIN.fullmatch(domain) is not None if slash else True
     return named and _IDENTIFIER.fullmatch(identifier) is not None
 
 
@@ -213,7 +213,7 @@ def _taint_faults(taints: list[JsonObject]) -> Iterator[str]:
         yield f"taints: Too many: {len(taints)}: must have at most 16 items"
     for taint in taints:
         domain, slash, name = text(taint, "key").rpartition("/")
-        if (slash and not _SUBDOMAIN.fullmatch(domain)) or not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}", name):
+        if (slash and not SUBDOMAIN.fullmatch(domain)) or not re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}", name):
             yield f"taints: key: Invalid value: {text(taint, 'key')!r}"
         if text(taint, "effect") not in _EFFECTS or len(text(taint, "value")) > 63:
             yield "taints: Unsupported effect or value"

@@ -17,7 +17,8 @@ from nodecpu.kube.claims import ClaimReader
 from nodecpu.kube.client import ApiError, KubeClient, api_path
 from nodecpu.kube.pods import PodWatch
 from nodecpu.lab.apiserver import Fault
-from nodecpu.lab.objects import PODS, Key
+from nodecpu.lab.jsontree import JsonObject
+from nodecpu.lab.objects import PODS, SLICES, Key
 from nodecpu.policy.facts import PodSpec
 from tests.apiserver import CLAIMS, Cluster, cluster, kubeconfig
 from tests.kubelet import run, until
@@ -339,6 +340,62 @@ def test_claim_is_read() -> None:
             assert [(r.device, r.cpus) for r in claim.results] == [("dev0", 2)]
             with pytest.raises(BadRequest, match="its UID is"):
                 await reader.fetch(ClaimUID("another"), "default", "c1", timeout_s=5)
+
+    run(test)
+
+
+def test_claims_are_refused_that_a_real_server_would_refuse() -> None:
+    """By every way to write them: a new one, a replacement, a patch, a status."""
+    path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+    def claim(*names: str) -> dict[str, object]:
+        requests = [{"name": name, "exactly": {"deviceClassName": "cpus"}} for name in names]
+        return {"metadata": {"name": "c1"}, "spec": {"devices": {"requests": requests}}}
+
+    def status(request: str) -> dict[str, object]:
+        results = [{"request": request, "driver": "dra.cpu", "pool": "n", "device": "d"}]
+        return claim("a", "b") | {"status": {"allocation": {"devices": {"results": results}}}}
+
+    async def test() -> None:
+        async with cluster() as one:
+
+            async def send(method: str, where: str, body: dict[str, object]) -> None:
+                await one.client.send(method, f"{path}{where}", json.dumps(body).encode())
+
+            async def refuse(fault: str, method: str, where: str, body: dict[str, object]) -> None:
+                before = one.server.store.find(CLAIMS)
+                with pytest.raises(ApiError, match=fault) as refused:
+                    await send(method, where, body)
+                assert (refused.value.status, refused.value.reason) == (422, "Invalid")
+                assert one.server.store.find(CLAIMS) == before
+
+            await refuse(r"metadata\.name", "POST", "", claim() | {"metadata": {"name": "NOT a label"}})
+            await refuse(r"requests\[1\]\.name", "POST", "", claim("a", "X Y"))
+            await send("POST", "", claim("a", "b"))
+            await refuse("spec: .* immutable", "PUT", "/c1", claim("a"))
+            await refuse("spec: .* immutable", "PATCH", "/c1", claim("a"))
+            await send("PATCH", "/c1", {"metadata": {"labels": {"a": "b"}}})
+            await refuse(r"results\[0\]\.request", "PUT", "/c1/status", status("c"))
+            await send("PUT", "/c1/status", status("a"))
+            await send("PUT", "/c1/status", status("a"))
+            await refuse("status.allocation: .* immutable", "PUT", "/c1/status", status("b"))
+            await send("PUT", "/c1/status", claim("a", "b"))
+            await send("PUT", "/c1/status", status("b"))
+
+    run(test)
+
+
+def test_patched_slices_are_refused_that_a_real_server_would_refuse() -> None:
+    pool: JsonObject = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+    spec: JsonObject = {"driver": "dra.cpu", "nodeName": "n", "pool": pool, "devices": [{"name": "d"}]}
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.store.create(SLICES, "", {"metadata": {"name": "s"}, "spec": spec})
+            with pytest.raises(ApiError, match=r"spec\.driver: field is immutable") as refused:
+                await one.client.send("PATCH", f"{SLICES_PATH}/s", b'{"spec": {"driver": "other"}}')
+            assert refused.value.status == 422
+            await one.client.send("PATCH", f"{SLICES_PATH}/s", b'{"spec": {"devices": [{"name": "e"}]}}')
 
     run(test)
 
