@@ -49,6 +49,23 @@ def test_a_wish_that_a_reply_has_carried_is_to_be_looked_at_until_it_changes() -
     assert list(pending.carried) == []
 
 
+def test_what_is_wanted_when_there_is_hurry_is_urgent_while_it_is_wanted() -> None:
+    """G9: what comes of a container that was judged late."""
+    pending = Pending()
+    pending.see(ONE, seen(OLD), OLD)
+    pending.want(update(NEW))
+    assert not pending.is_urgent(ONE)
+    pending.hurry()
+    assert pending.is_urgent(ONE)
+    pending.want(update(OLD))
+    assert not pending.is_urgent(ONE)
+    pending.want(update(NEW))
+    assert not pending.see(ONE, seen(OLD), NEW)
+    pending.hurry()
+    assert pending.see(ONE, seen(NEW), NEW)
+    assert not pending.is_urgent(ONE)
+
+
 def test_what_was_written_past_the_runtime_is_told_once() -> None:
     pending = Pending()
     pending.see(ONE, seen(NEW), NEW)
