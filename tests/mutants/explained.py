@@ -83,6 +83,13 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
         ),
     ),
     "nodecpu.policy.scoring": (_as_long("best_pool"),),
+    "nodecpu.policy.shared": tuple(
+        Explained(where="_concerned", what=what, why="more are looked at than need be: only who differs is told")
+        for what in (
+            "(g.claimed or g.exclusive) and (not g.uses_shared) -> (g.claimed or g.exclusive) or not g.uses_shared",
+            "g.claimed | g.exclusive -> g.claimed & g.exclusive",
+        )
+    ),
     "nodecpu.policy.wishes": (
         _as_long("_of_mixed_cores"),
         _as_long("_over"),

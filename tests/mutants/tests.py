@@ -24,7 +24,9 @@ _ELSEWHERE = {
     "nodecpu.policy.rearrange": ("unit/test_reconfigure.py",),
     "nodecpu.policy.requests": ("unit/policy/test_two_worlds.py",),
     "nodecpu.policy.export": ("unit/test_export.py",),
+    "nodecpu.policy.ledger": ("unit/test_hotplug.py",),
     "nodecpu.policy.pull": ("unit/test_attraction.py", "unit/test_locality.py"),
+    "nodecpu.policy.shared": ("unit/test_hotplug.py",),
 }
 """Tests of modules that are not where the others' are."""
 
