@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import CoroutineType
 
 import pytest
 from hypothesis import settings
@@ -75,7 +76,7 @@ def _watch_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     cancel_all = asyncio.runners._cancel_all_tasks  # type: ignore[attr-defined]  # private; no public hook exists
 
     def note_and_cancel(loop: asyncio.AbstractEventLoop) -> None:
-        left.extend(task.get_name() for task in asyncio.all_tasks(loop) if _is_ours(task))
+        left.extend(f"{task.get_name()} {task.get_coro()}" for task in asyncio.all_tasks(loop) if _is_ours(task))
         cancel_all(loop)
 
     monkeypatch.setattr(asyncio.runners, "_cancel_all_tasks", note_and_cancel)
@@ -83,9 +84,9 @@ def _watch_tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def _is_ours(task: asyncio.Task[object]) -> bool:
-    """Tell our tasks from a library's, which end with the library's own objects."""
-    code = getattr(task.get_coro(), "cr_code", None)
-    return code is not None and "site-packages" not in code.co_filename
+    """Tell our tasks from a library's, which end with the library's own objects: compiled ones (gRPC's server) too."""
+    coroutine = task.get_coro()
+    return isinstance(coroutine, CoroutineType) and "site-packages" not in coroutine.cr_code.co_filename
 
 
 def _held() -> Counter[str]:
