@@ -57,6 +57,7 @@ class Preflight:
         self._full_s = full_s
         self._local: tuple[Finding, ...] = ()
         self._cluster: tuple[Finding, ...] = ()
+        self._told: frozenset[tuple[str, Grade, str]] = frozenset()
         self._due = asyncio.Event()
 
     @property
@@ -100,8 +101,8 @@ class Preflight:
 
     async def look(self) -> None:
         """Look at everything once; the cluster again only while something is not right there."""
+        self._due.clear()
         config, link, api = self._views.config(), self._views.link(), self._views.api()
-        before = {(one.check, one.grade, one.seen) for one in self.findings}
         self._local = await asyncio.to_thread(
             lambda: tuple(local_findings(config, link, _no_program, running_as=self._node))
         )
@@ -115,9 +116,16 @@ class Preflight:
                 topology=config.kube.node_topology,
                 skew_s=lambda: api.clock_skew_s,
             )
-        for one in self.findings:
-            if one.grade in _LEVELS and (one.check, one.grade, one.seen) not in before:
+        if not self._due.is_set():  # else a link has come up meanwhile: it is looked again at once
+            self._tell()
+
+    def _tell(self) -> None:
+        """Log what is wrong and was not at the last telling."""
+        found = {(one.check, one.grade, one.seen): one for one in self.findings}
+        for key, one in found.items():
+            if one.grade in _LEVELS and key not in self._told:
                 kv(_LOG, _LEVELS[one.grade], "preflight", state=f"{one.check}: {one.seen}", hint=one.remedy)
+        self._told = frozenset(found)
 
 
 def dropped_finding(published: PublishStatus, *, counted_wanted: bool) -> Finding:

@@ -112,6 +112,30 @@ def test_what_is_wrong_is_logged_once_and_again_when_it_changes(
     assert next(one for one in scene.preflight.findings if one.check == "NRI socket").grade is Grade.OK
 
 
+def test_what_a_link_makes_untrue_that_comes_up_during_the_look_is_not_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E2: the first look takes longer than the link to the runtime; what is wrong all the same is told once."""
+    scene = Scene(tmp_path)
+    scene.link = AWAY
+
+    async def story() -> None:
+        look = asyncio.create_task(scene.preflight.look())
+        await asyncio.sleep(0)
+        scene.link = UP
+        scene.preflight.look_soon()
+        await look
+        assert not caplog.records
+        await scene.preflight.look()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    assert told(caplog) == []
+    lines = [LineFormatter(prefixed=False).format(record) for record in caplog.records]
+    assert any("cpuset controller" in line for line in lines), "what is wrong here whatever the link is"
+    assert len(set(lines)) == len(lines)
+
+
 def test_fields_that_the_server_drops_tell_a_gate_that_is_off(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     assert not [one for one in scene.preflight.findings if one.check == "feature gates"]
