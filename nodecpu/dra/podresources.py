@@ -66,7 +66,7 @@ class PodResources:
 
     async def _ask(self, sandbox: Sandbox) -> None:
         await asyncio.to_thread(importlib.import_module, "grpc.aio")  # slow to load, and seldom needed
-        import grpc.aio  # noqa: PLC0415 - loaded now
+        import grpc.aio  # noqa: PLC0415 - slow to load: by the line before
 
         request = pb.GetPodResourcesRequest(pod_name=sandbox.name, pod_namespace=sandbox.namespace)
         try:

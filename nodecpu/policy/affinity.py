@@ -123,7 +123,7 @@ def affinities_of(container: str, tree: object, sign: int) -> tuple[Affinity, ..
     found: tuple[Affinity, ...] = ()
     for name, parts in tree.items():
         if not isinstance(parts, list):
-            raise ValueError(f"{name}: not a list")  # noqa: TRY004 - see above
+            raise ValueError(f"{name}: not a list")  # noqa: TRY004 - one kind of error for all wrong values
         read = tuple(_affinity(part, name, sign) for part in parts)
         found = read if name == container else found
     return found
@@ -158,7 +158,7 @@ def _affinity(part: object, name: str, sign: int) -> Affinity:
         raise ValueError(f"{name}: match is wanted, scope and weight are allowed")
     weight = part.get("weight", 1)
     if not isinstance(weight, int) or isinstance(weight, bool):
-        raise ValueError(f"{name}: weight is no whole number")  # noqa: TRY004 - see above
+        raise ValueError(f"{name}: weight is no whole number")  # noqa: TRY004 - one kind of error
     scope = part.get("scope")
     return Affinity(
         scope=None if scope is None else _expression(scope, f"{name}: scope"),
