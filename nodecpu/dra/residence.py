@@ -11,16 +11,14 @@ from pathlib import Path
 
 from nodecpu.errors import HostError
 
-_PATIENCE_S = 1.0
-
 
 def refuse_second(path: Path) -> None:
     """Raise HostError if a process listens on the socket; a file that nobody listens on is as none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.settimeout(_PATIENCE_S)
+        peer.settimeout(0)  # a Unix socket answers at once, or is full
         try:
             peer.connect(str(path))
-        except TimeoutError:
+        except BlockingIOError:
             pass  # somebody listens and is busy
         except OSError:
             return
