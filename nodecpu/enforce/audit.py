@@ -177,13 +177,16 @@ class Audit:
             if self._service.observe(container_id, seen):
                 self._settled(container_id)
                 continue
-            is_new = container_id not in self._since  # the runtime may be at it: it writes CPUs, then memory nodes
-            overdue = now - self._since.setdefault(container_id, now) >= self.period_s
-            is_new = is_new or self._service.is_being_made(container_id)
-            urgent = not is_new and self._service.books.pending.is_urgent(container_id)
+            # The runtime may be at it: it writes CPUs, then memory nodes.
+            may_change = container_id not in self._since or self._service.is_being_made(container_id)
+            is_overdue = now - self._since.setdefault(container_id, now) >= self.period_s
             wanted = self._service.books.placement(container_id)  # as of now: mending those before took its time
-            if wanted is not None and (overdue or urgent or (seen.cpus <= wanted.cpus and not is_new)):
+            if wanted is not None and (is_overdue or not (may_change or self._may_wait(container_id, seen, wanted))):
                 await self._mend(grant, seen, wanted)
+
+    def _may_wait(self, container_id: ContainerID, seen: Seen, wanted: Placement) -> bool:
+        """Return whether a cpuset is left to the replies for a period: one that only loses CPUs, and is not urgent."""
+        return not (seen.cpus <= wanted.cpus or self._service.books.pending.is_urgent(container_id))
 
     def _is_lost(self, container_id: ContainerID, now: float) -> bool:
         """Return whether a container's cgroup could not be read for a whole period."""

@@ -59,7 +59,7 @@ class Pending:
 
     def create(self, container_id: ContainerID, placement: Placement) -> None:
         """Note what a container is being created with; due only if it is then seen to have something else."""
-        self._wanted.pop(container_id, None)
+        self._drop(container_id)
         self._created[container_id] = placement
 
     def want(self, update: Update) -> None:
@@ -70,7 +70,7 @@ class Pending:
                 return
             del self._created[container_id]
         if fulfils(self._seen.get(container_id), update.placement):
-            self._wanted.pop(container_id, None)
+            self._drop(container_id)
         elif self._wanted.get(container_id) != update:
             self._wanted[container_id] = update
             self._carried.discard(container_id)
@@ -80,8 +80,7 @@ class Pending:
         self._seen[container_id] = seen
         self._created.pop(container_id, None)
         if wanted is None or fulfils(seen, wanted):
-            self._wanted.pop(container_id, None)
-            self._urgent.discard(container_id)
+            self._drop(container_id)
             return True
         self._wanted[container_id] = Update(container_id=container_id, placement=wanted)
         return False
@@ -95,8 +94,8 @@ class Pending:
         self._urgent = set(self._wanted)
 
     def is_urgent(self, container_id: ContainerID) -> bool:
-        """Return whether a wish is to be brought about at once."""
-        return container_id in self._urgent and container_id in self._wanted
+        """Return whether a container's wish is to be brought about at once."""
+        return container_id in self._urgent
 
     def replied(self) -> None:
         """Note that a reply carried what was due."""
@@ -105,18 +104,16 @@ class Pending:
 
     def settle(self, container_id: ContainerID) -> None:
         """Take a wish for fulfilled: its cgroup cannot be read and never will be."""
-        update = self._wanted.pop(container_id, None)
-        placement = self._created.pop(container_id, None) if update is None else update.placement
+        placement = self.wish(container_id)
         if placement is not None:
-            self._seen[container_id] = Seen(cpus=placement.cpus, mems=placement.mems)
+            self.see(container_id, Seen(cpus=placement.cpus, mems=placement.mems), placement)
 
     def forget(self, container_id: ContainerID) -> None:
         """Drop a container that is gone."""
         self._seen.pop(container_id, None)
-        self._wanted.pop(container_id, None)
         self._created.pop(container_id, None)
         self._untold.pop(container_id, None)
-        self._urgent.discard(container_id)
+        self._drop(container_id)
 
     def due(self, *, besides: ContainerID | None = None) -> tuple[Update, ...]:
         """Return the updates for a reply, in order of container id; not for the container that the request is about."""
@@ -124,6 +121,10 @@ class Pending:
             return ()
         wishes = {**self._untold, **self._wanted}
         return tuple([wishes[container_id] for container_id in sorted(wishes) if container_id != besides])
+
+    def _drop(self, container_id: ContainerID) -> None:
+        self._wanted.pop(container_id, None)
+        self._urgent.discard(container_id)
 
 
 def fulfils(seen: Seen | None, wanted: Placement) -> bool:

@@ -60,6 +60,7 @@ def test_what_is_wanted_when_there_is_hurry_is_urgent_while_it_is_wanted() -> No
     pending.want(update(OLD))
     assert not pending.is_urgent(ONE)
     pending.want(update(NEW))
+    assert not pending.is_urgent(ONE)  # another wish, though of the same container
     assert not pending.see(ONE, seen(OLD), NEW)
     pending.hurry()
     assert pending.see(ONE, seen(NEW), NEW)
