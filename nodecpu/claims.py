@@ -100,7 +100,6 @@ class Claims:
         self.reports: Reports = NoReports()
         self._news = asyncio.Event()
         self._turns: dict[ClaimUID, _Turn] = {}
-        self._leftover: set[ClaimUID] = set()  # whose rows may be on disk though the books do not have them
 
     def notify(self) -> None:
         """Wake waiting prepares: CPUs were freed, or a link came up."""
@@ -117,11 +116,11 @@ class Claims:
         return grants, busy | self._service.used_claims if self._service.is_synchronized else None
 
     def forget_row(self, uid: ClaimUID) -> None:
-        """Have a released claim's row dropped by the next claim's commit: one that is left over is harmless.
+        """Have a claim's row dropped by the next claim's commit: that of a released claim is harmless until then.
 
         A commit of its own would have the disk sync once more for each claim. A start drops released rows as well.
         """
-        self._leftover.add(uid)
+        self._doors.disk.submit(Job(drops=(uid,), owed=True))
 
     async def prepare(self, uid: ClaimUID, namespace: str, name: str, *, budget_s: float) -> tuple[PreparedDevice, ...]:
         """Return the claim's devices; raises NodeCpuError. What can come right soon is waited for (C7)."""
@@ -329,20 +328,15 @@ class Claims:
         disk, specs = self._doors.disk, self._doors.specs
         old = self._books.ledger.claims.get(grant.uid)
         before = () if old is None or old.unproven else (old,)
-        ledger = self._books.ledger
-        ledger.hold(grant.uid, grant.cpus)
-        # Not the rows of those that are being prepared again: this job may come after the one that writes them.
-        left = tuple(sorted(self._leftover - ledger.claims.keys() - ledger.holds.keys()))
+        self._books.ledger.hold(grant.uid, grant.cpus)
         try:
-            await disk.submit(Job(puts=(grant,), drops=left, after=lambda: _write(specs, grant), undo=before))
+            await disk.submit(Job(puts=(grant,), after=lambda: _write(specs, grant), undo=before))
         except NodeCpuError:
-            self._leftover.add(grant.uid)
             self._books.ledger.unhold(grant.uid)
             self._service.release_over([grant.uid])  # its last container may have ended meanwhile
             raise
         finally:
             self._books.ledger.unhold(grant.uid)
-        self._leftover -= {grant.uid, *left}
         try:
             self._books.enact_claim(grant)
         except NodeCpuError:
@@ -356,15 +350,14 @@ class Claims:
         Its CPUs are free in the books, and the next claim may get them: dropping the one and writing the other is one
         commit, so no start ever finds both.
         """
-        specs = self._doors.specs
-        self._leftover.add(grant.uid)
+        disk, specs = self._doors.disk, self._doors.specs
+        back = Job(puts=before, drops=(grant.uid,))
+        disk.submit(replace(back, owed=True))
         try:
-            await self._doors.disk.submit(Job(puts=before, drops=(grant.uid,), before=lambda: specs.remove(grant.uid)))
+            await disk.submit(replace(back, before=lambda: specs.remove(grant.uid)))
         except NodeCpuError as err:
             claim = f"{grant.namespace}/{grant.name}"
             kv(_LOG, logging.ERROR, "a claim's row is not taken back yet", claim=claim, claim_uid=grant.uid, err=err)
-        else:
-            self._leftover.discard(grant.uid)
 
     def _may_come_free(self) -> bool:
         """Return whether CPUs may return soon: of released claims still in use, or of claims not confirmed yet."""

@@ -5,7 +5,8 @@ commit. If the part before fails, nothing is written; if the part after fails, t
 waits gets the error, and nothing has happened. Jobs without rows need no commit, so they do not fail with the others.
 
 On a file system that takes nothing the store is read all the same, past it if need be. What a start writes is owed
-then: each later commit carries it, or fails. So nothing new is on disk before what it builds upon.
+then, and so are rows that cannot be taken back or that may go later: each commit carries what is owed, or fails. So
+nothing new is on disk before what it builds upon.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ NODE_UID = "node_uid"
 class Job:
     """What the disk thread does in one go. The two callables run on that thread.
 
-    ``undo`` are the rows that stood where ``puts`` go, for the case that the part after fails.
+    ``undo`` are the rows that stood where ``puts`` go, for the case that the part after fails. ``owed``: the rows
+    need no commit of their own, they go with the next one.
     """
 
     puts: tuple[ClaimGrant, ...] = ()
@@ -68,11 +70,12 @@ class Job:
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
     undo: tuple[ClaimGrant, ...] = ()
+    owed: bool = False
 
     @property
-    def has_rows(self) -> bool:
-        """Return whether there is something to commit."""
-        return bool(self.puts or self.drops)
+    def needs_commit(self) -> bool:
+        """Return whether there is something to commit now."""
+        return bool(self.puts or self.drops) and not self.owed
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +145,7 @@ class ClaimStore:
 
     def owe(self, puts: Iterable[ClaimGrant] = (), drops: Iterable[ClaimUID] = ()) -> None:
         """Write rows, now if that can be, else with the next commit that succeeds."""
-        self._owed_rows |= dict.fromkeys(drops)
-        self._owed_rows |= {claim.uid: to_row(claim) for claim in puts}
+        self._note(puts, drops)
         self.pay()
 
     def pay(self) -> None:
@@ -156,8 +158,12 @@ class ClaimStore:
 
     def commit(self, jobs: list[Job]) -> None:
         """Write the rows of several jobs in one synced commit; raises StateError and leaves the file as it was."""
-        puts = [(claim.uid, to_row(claim)) for job in jobs for claim in job.puts]
-        drops = [(uid,) for job in jobs for uid in job.drops]
+        for job in jobs:
+            if job.owed:
+                self._note(job.puts, job.drops)
+        due = [job for job in jobs if job.needs_commit]
+        puts = [(claim.uid, to_row(claim)) for job in due for claim in job.puts]
+        drops = [(uid,) for job in due for uid in job.drops]
         reach("claims-commit")
         if puts or drops:
             try:
@@ -170,6 +176,11 @@ class ClaimStore:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+    def _note(self, puts: Iterable[ClaimGrant], drops: Iterable[ClaimUID]) -> None:
+        """Take rows for owed; what is put and dropped is put."""
+        self._owed_rows |= dict.fromkeys(drops)
+        self._owed_rows |= {claim.uid: to_row(claim) for claim in puts}
 
     def _write(self, puts: Iterable[tuple[ClaimUID, bytes]], drops: Iterable[tuple[ClaimUID]]) -> None:
         """Write what is owed and then these rows, all or nothing; raises StateError."""
@@ -312,9 +323,9 @@ class Disk:
                 self._store.commit([one.job for one in ready])
         except StateError as err:
             for one in ready:
-                if one.job.has_rows:
+                if one.job.needs_commit:
                     _tell(one, err)
-            ready = [one for one in ready if not one.job.has_rows]
+            ready = [one for one in ready if not one.job.needs_commit]
         for one in ready:
             if self._step(one, one.job.after, undo=one.job):
                 _tell(one, None)
@@ -328,12 +339,8 @@ class Disk:
         except (NodeCpuError, OSError) as err:
             told = err if isinstance(err, NodeCpuError) else HostError(f"writing failed: {err}", hint="check the disk")
             if undo is not None:
-                taken_back = Job(puts=undo.undo, drops=tuple(claim.uid for claim in undo.puts))
-                try:
-                    self._store.commit([taken_back])
-                except StateError as second:
-                    told = second
-                    self._store.owe(puts=taken_back.puts, drops=taken_back.drops)
+                self._store.owe(puts=undo.undo, drops=(claim.uid for claim in undo.puts))
+                told = self._store.trouble or told
             _tell(one, told)
             return False
         return True

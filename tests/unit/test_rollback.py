@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from nodecpu.cpuset import CpuSet
 from nodecpu.errors import StateError
-from nodecpu.ids import ContainerID
+from nodecpu.ids import ClaimUID, ContainerID
 from nodecpu.policy.plan import Change
 from nodecpu.store.claims import Job
 from tests.node import Node, PodShape, Scene, claim, play
@@ -20,17 +21,16 @@ FIRST, SECOND = claim(1, (NUMA_1, 2)), claim(2, (NUMA_1, 2))
 
 def fail_after(node: Node, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the claims database take so many commits more, and then none."""
-    commit = node.started.claim_store.commit
+    write = node.started.claim_store._write
     left = [writes]
 
-    def failing(jobs: list[Job]) -> None:
+    def failing(puts: Iterable[tuple[ClaimUID, bytes]], drops: Iterable[tuple[ClaimUID]]) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise StateError("the disk is full")
-        commit(jobs)
+        write(puts, drops)
 
-    monkeypatch.setattr(node.started.claim_store, "commit", failing)
-    monkeypatch.setattr(node.started.claim_store, "pay", lambda: None)
+    monkeypatch.setattr(node.started.claim_store, "_write", failing)
 
 
 def stored(node: Node) -> dict[str, str]:
@@ -54,6 +54,32 @@ def test_row_that_could_not_be_taken_back_goes_with_the_next_claims_commit(
         assert FIRST.uid not in node.service.books.ledger.claims
         await node.prepare(SECOND)
         assert stored(node) == {"claim-2": "4-5"}
+
+    play(scene, story)
+
+
+def test_row_of_a_claim_that_a_container_still_holds_is_brought_back_with_the_next_claims_commit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C12: it was prepared again, which the containers' database refuses; then the disk fails."""
+
+    async def story(node: Node) -> None:
+        await node.prepare(FIRST)
+        pod = PodShape(number=1, claims=(FIRST.name,))
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c1", node.env_of(FIRST.uid)))
+        await node.claims.unprepare(FIRST.uid)
+        with monkeypatch.context() as broken:
+            fail_after(node, 1, broken)
+            broken.setattr(node.started.container_store, "commit", _refusing)
+            with pytest.raises(StateError, match="no space in /run"):
+                await node.prepare(FIRST, budget_s=0)
+        assert [one.released for one in node.started.claim_store.load()] == [False]
+        await node.prepare(SECOND)
+        assert [(one.name, one.released) for one in node.started.claim_store.load()] == [
+            ("claim-1", True),
+            ("claim-2", False),
+        ]
 
     play(scene, story)
 
