@@ -37,6 +37,17 @@ def stored(node: Node) -> dict[str, str]:
     return {one.name: str(one.cpus) for one in node.started.claim_store.load()}
 
 
+async def leave_row(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the spec of the first claim fail to be written, and the disk at the row that is on it."""
+    with monkeypatch.context() as broken:
+        fail_after(node, 1, broken)
+        node.specs.fails = True
+        with pytest.raises(StateError, match="the disk is full"):
+            await node.prepare(FIRST, budget_s=0)
+        node.specs.fails = False
+    assert stored(node) == {"claim-1": "4-5"}
+
+
 def test_row_that_could_not_be_taken_back_goes_with_the_next_claims_commit(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,13 +99,7 @@ def test_row_left_by_a_spec_that_could_not_be_written_goes_as_well(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(node: Node) -> None:
-        with monkeypatch.context() as broken:
-            fail_after(node, 1, broken)
-            node.specs.fails = True
-            with pytest.raises(StateError, match="the disk is full"):
-                await node.prepare(FIRST, budget_s=0)
-            node.specs.fails = False
-        assert stored(node) == {"claim-1": "4-5"}
+        await leave_row(node, monkeypatch)
         await node.prepare(SECOND)
         assert stored(node) == {"claim-2": "4-5"}
         await node.prepare(FIRST)
@@ -109,12 +114,7 @@ def test_row_left_behind_is_not_dropped_once_its_claim_is_prepared_again(
     """R1: nor by a claim that is committed after it and before the books know of it."""
 
     async def story(node: Node) -> None:
-        with monkeypatch.context() as broken:
-            fail_after(node, 1, broken)
-            node.specs.fails = True
-            with pytest.raises(StateError, match="the disk is full"):
-                await node.prepare(FIRST, budget_s=0)
-            node.specs.fails = False
+        await leave_row(node, monkeypatch)
         commit = node.started.claim_store.commit
         with monkeypatch.context() as single:
             single.setattr(node.started.claim_store, "commit", lambda jobs: [commit([job]) for job in jobs])

@@ -30,6 +30,13 @@ def holder(
     return node.create(pod.sandbox, pod.container(f"c{number}", node.env_of(uid)))
 
 
+async def run_unjudged(node: Node) -> None:
+    """Prepare a claim of 4-5 and have c1 run unpinned, of whose pod nothing is known but that it shows the claim."""
+    await node.prepare(claim(1, (NODES[1], 2)))
+    pod = PodShape(number=1, claims=("claim-1",))
+    node.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
+
+
 def besteffort(node: Node, number: int) -> CpuSet:
     pod = PodShape(number=number)
     node.service.pod_seen(pod.spec)
@@ -347,18 +354,13 @@ def test_containers_created_while_away_are_placed_and_counted_at_synchronisation
 def test_a_holder_found_at_synchronisation_is_left_alone_until_its_pod_is_known(scene: Scene) -> None:
     """R2: unproven is not forged."""
 
-    async def before(node: Node) -> None:
-        await node.prepare(claim(1, (NODES[1], 2)))
-        pod = PodShape(number=1, claims=("claim-1",))
-        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
-
     async def after(node: Node) -> None:
         assert node.synchronize() == ()
         node.service.pod_seen(PodShape(number=1, claims=("claim-1",)).spec)
         node.audit()
         assert runs_on(node, 1) == CpuSet.parse("4-5")
 
-    play(scene, before)
+    play(scene, run_unjudged)
     play(scene, after, synchronized=False)
 
 
@@ -366,11 +368,9 @@ def test_a_container_that_cannot_be_judged_yet_is_kept_off_what_others_own(scene
     """G9, R2: it keeps the claim that it shows, until its pod is known."""
 
     async def before(node: Node) -> None:
-        await node.prepare(claim(1, (NODES[1], 2)))
+        await run_unjudged(node)
         await node.prepare(claim(2, (NODES[2], 2)))
         holder(node, 2, claim(2).uid)
-        pod = PodShape(number=1, claims=("claim-1",))
-        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
 
     async def after(node: Node) -> None:
         node.synchronize()
@@ -387,11 +387,6 @@ def test_a_container_that_cannot_be_judged_yet_is_kept_off_what_others_own(scene
 def test_a_container_that_cannot_be_judged_yet_moves_off_what_others_get(scene: Scene) -> None:
     """G9, C12: with the reply that creates the other's container."""
 
-    async def before(node: Node) -> None:
-        await node.prepare(claim(1, (NODES[1], 2)))
-        pod = PodShape(number=1, claims=("claim-1",))
-        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
-
     async def after(node: Node) -> None:
         node.synchronize()
         assert runs_on(node, 1) == ALL
@@ -399,17 +394,12 @@ def test_a_container_that_cannot_be_judged_yet_moves_off_what_others_get(scene: 
         holder(node, 2, claim(2).uid)
         assert runs_on(node, 1) == ALL - CpuSet.parse("8-9")
 
-    play(scene, before)
+    play(scene, run_unjudged)
     play(scene, after, synchronized=False)
 
 
 def test_a_container_that_could_not_be_judged_goes_with_its_sandbox(scene: Scene) -> None:
     """C12: a runtime may tell nothing more of it, and its claim would be in use for ever."""
-
-    async def before(node: Node) -> None:
-        await node.prepare(claim(1, (NODES[1], 2)))
-        pod = PodShape(number=1, claims=("claim-1",))
-        scene.runtime.add(pod.sandbox, pod.container("c1", node.env_of(claim(1).uid)), None)
 
     async def after(node: Node) -> None:
         node.synchronize()
@@ -418,7 +408,7 @@ def test_a_container_that_could_not_be_judged_goes_with_its_sandbox(scene: Scene
         node.service.remove_sandbox(PodShape(number=1).sandbox)
         assert not node.service.books.ledger.claims
 
-    play(scene, before)
+    play(scene, run_unjudged)
     play(scene, after, synchronized=False)
 
 
