@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from nodecpu.cpuset import CpuSet
 from nodecpu.errors import StateError
 from nodecpu.ids import ContainerID
 from nodecpu.policy.facts import QoS
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import Node, PodShape, Scene, claim
 
 NODE1 = "cpudevnuma001"
 HOLDER = PodShape(number=1, claims=("claim-1",))
@@ -22,14 +22,6 @@ LONG = "n" * 5000
 FULL = ("PRAGMA max_page_count=1", "PRAGMA max_page_count=100000")
 READ_ONLY = ("PRAGMA query_only=1", "PRAGMA query_only=0")
 FAULTS = pytest.mark.parametrize("fault", [FULL, READ_ONLY], ids=["full", "read-only"])
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    made.extra = "[claims]\nwait_s = 0.0"
-    with directory:
-        yield made
 
 
 def play(scene: Scene, story: Callable[[Node], Awaitable[None]]) -> None:

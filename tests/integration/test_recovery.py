@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from nodecpu.errors import NoCapacity, NodeCpuError
 from nodecpu.ids import ContainerID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.plan import PreparedDevice
-from tests.node import Node, PodShape, Scene, claim, scene_in_memory
+from tests.node import Node, PodShape, Scene, claim
 from tests.unit.test_reconcile import Case, case_of
 
 NODE1 = "cpudevnuma001"
@@ -27,14 +27,6 @@ HOLDER = PodShape(number=1, claims=("claim-1",))
 OWNER = PodShape(number=2, qos=QoS.GUARANTEED, request_mcpu=2000)
 SHARER = PodShape(number=3)
 PODS = (HOLDER, OWNER, SHARER)
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    made.extra = "[claims]\nwait_s = 0.0"
-    with directory:
-        yield made
 
 
 def garbage(path: Path) -> None:

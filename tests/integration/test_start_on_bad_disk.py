@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from nodecpu.policy.grants import ClaimGrant
 from nodecpu.store.claims import ADOPTED, ADOPTING, ClaimStore, Disk, Job
 from nodecpu.store.containers import ContainerStore
 from nodecpu.store.database import DiskError
-from tests.node import PodShape, Scene, claim, scene_in_memory
+from tests.node import PodShape, Scene, claim
 from tests.support import SmallFileSystem, small_file_system
 
 NODE1 = "cpudevnuma001"
@@ -27,14 +26,6 @@ FIRST, SECOND = claim(1, (NODE1, 2)), claim(2, (NODE1, 2))
 HOLDER = PodShape(number=1, claims=("claim-1",))
 CROWD = PodShape(number=2, qos=QoS.BURSTABLE, request_mcpu=100)
 C1, C2 = ContainerID("c1"), ContainerID("c2")
-
-
-@pytest.fixture
-def scene() -> Iterator[Scene]:
-    made, directory = scene_in_memory()
-    made.extra = "[claims]\nwait_s = 0.0"
-    with directory:
-        yield made
 
 
 @pytest.fixture
@@ -60,19 +51,16 @@ def good(disk: SmallFileSystem) -> None:
         disk.empty()
 
 
-def killed(state: Path) -> None:
-    """Put back what the end of this process's connection tidied up, as a kill leaves it: log and shared memory."""
-    for name in ("claims.db-wal", "claims.db-shm"):
-        (state / f"kept-{name}").rename(state / name)
-
-
 Fault = Callable[[SmallFileSystem], None]
 FAULTS = pytest.mark.parametrize("fault", [full, read_only])
 ENDS = pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "ended"])
 
 
 async def first_life(scene: Scene, *, is_killed: bool) -> CpuSet:
-    """Prepare a claim and have a container hold it; return its CPUs."""
+    """Prepare a claim and have a container hold it; return its CPUs.
+
+    A kill leaves the database as it was: its log and shared memory, which an orderly end tidies up, are put back.
+    """
     node = scene.boot()
     node.synchronize()
     await node.prepare(FIRST)
@@ -80,19 +68,12 @@ async def first_life(scene: Scene, *, is_killed: bool) -> CpuSet:
     cpus = node.create(HOLDER.sandbox, HOLDER.container("c1", node.env_of(FIRST.uid)))
     node.started.claim_store.set_meta(ADOPTED, "yes")
     state = scene.directory / "state"
-    content = (state / "claims.db").read_bytes()
-    if is_killed:
-        for name in ("claims.db-wal", "claims.db-shm"):
-            (state / f"kept-{name}").write_bytes((state / name).read_bytes())
+    names = ("claims.db", "claims.db-wal", "claims.db-shm") if is_killed else ()
+    left = {name: (state / name).read_bytes() for name in names}
     await node.crash()
-    if is_killed:
-        (state / "claims.db").write_bytes(content)
-        killed(state)
+    for name, content in left.items():
+        (state / name).write_bytes(content)
     return cpus
-
-
-def play(scene: Scene, story: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(story())
 
 
 def is_troubled(store: ClaimStore) -> bool:
@@ -177,7 +158,7 @@ def test_holders_keep_their_cpus_and_prepared_claims_are_answered(
         assert known_claims(scene) == [FIRST.uid, SECOND.uid]
 
     caplog.set_level("INFO")
-    play(scene, story)
+    asyncio.run(story())
 
 
 @FAULTS
@@ -201,7 +182,7 @@ def test_the_disk_is_tried_again_without_a_claim(scene: Scene, disk: SmallFileSy
         assert [one.uid for one in again.load()] == [FIRST.uid]
         again.close()
 
-    play(scene, story)
+    asyncio.run(story())
 
 
 @FAULTS
@@ -223,7 +204,7 @@ def test_a_first_start_pins_containers_and_looks_for_claims(scene: Scene, disk: 
         await node.crash()
         assert known_claims(scene) == [FIRST.uid]
 
-    play(scene, story)
+    asyncio.run(story())
 
 
 @FAULTS
@@ -254,7 +235,7 @@ def test_a_reboot_into_another_machine_is_remembered_with_the_first_commit(
         assert not node.service.books.ledger.claims[FIRST.uid].moved
         await node.crash()
 
-    play(scene, story)
+    asyncio.run(story())
 
 
 def test_damaged_content_on_a_read_only_disk_is_set_aside_when_it_can_be(
@@ -276,5 +257,5 @@ def test_damaged_content_on_a_read_only_disk_is_set_aside_when_it_can_be(
         await node.crash()
         assert known_claims(scene) == [FIRST.uid]
 
-    play(scene, story)
+    asyncio.run(story())
     assert "books are rebuilt" in caplog.text
