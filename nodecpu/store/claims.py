@@ -251,10 +251,10 @@ class ClaimStore:
         before.close()
 
     def _drop_unreadable(self, found: Rows[ClaimGrant], why: StateError) -> None:
-        """Remove rows that cannot be read once there is a copy; else they are found again at the next start."""
+        """Have rows that cannot be read dropped once there is a copy; else they are found again at the next start."""
         try:
             copy_aside(self._db, self._path, why)
-            self._db.executemany("DELETE FROM claims WHERE uid = ?", [(uid,) for uid in found.bad])
+            self._owed_rows |= dict.fromkeys(map(ClaimUID, found.bad))
         except sqlite3.Error as err:
             self._hurt(failure(self._path, err))
         except OSError as err:

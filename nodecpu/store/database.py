@@ -188,8 +188,9 @@ def open_database(path: Path, *, migrations: Sequence[str], synced: bool) -> sql
         _set_up(connection, path, migrations, synced=synced)
     except sqlite3.Error as err:
         connection.close()
-        if err.sqlite_errorcode in _UNREADABLE:
-            raise UnreadableError(f"cannot use the database {path}: {err}") from err
+        if kind_of(err) in _UNREADABLE:
+            hint = "restart the daemon: a start sets it aside"
+            raise UnreadableError(f"cannot use the database {path}: {err}", hint=hint) from err
         raise failure(path, err) from err
     except StateError:
         connection.close()

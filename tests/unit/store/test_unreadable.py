@@ -112,6 +112,27 @@ def test_a_row_that_cannot_be_read_costs_that_row_only(tmp_path: Path) -> None:
     db.close()
 
 
+def test_rows_that_cannot_be_read_stay_until_it_is_on_disk_that_claims_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R2: killed in between, the next start must not take the claims that are left for all there are."""
+    path = tmp_path / "claims.db"
+    store = ClaimStore(path)
+    store.set_meta(ADOPTED, "yes")
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO claims VALUES ('u1', ?)", (b'{"uid": 3}',))
+    db.close()
+    store = ClaimStore(path)
+    with monkeypatch.context() as killed:
+        killed.setattr(store, "pay", lambda: None)
+        store.load()
+    store.close()
+    again = ClaimStore(path)
+    assert (again.load(), again.is_rebuilt, again.meta(ADOPTED)) == ((), True, None)
+    again.close()
+
+
 def test_an_unreadable_file_of_containers_is_set_aside_as_well(tmp_path: Path) -> None:
     path = tmp_path / "containers.db"
     path.write_bytes(b"\0" * 5000)
