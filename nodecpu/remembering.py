@@ -41,7 +41,7 @@ class Remembering:
     def try_again(self) -> None:
         """Have what failed tried again on the disk thread; what fails again is not told again."""
         if self._store.trouble is not None:
-            self._disk.submit(Job(after=self._store.pay)).add_done_callback(_ignore)
+            self._disk.submit(Job(after=self._store.pay))
         if self._is_files_due:
             self._restore().add_done_callback(self._restored)
 
@@ -60,8 +60,3 @@ class Remembering:
 
     def _restored(self, done: asyncio.Future[None]) -> None:
         self._is_files_due = done.cancelled() or done.exception() is not None
-
-
-def _ignore(done: asyncio.Future[None]) -> None:
-    if not done.cancelled():
-        done.exception()
