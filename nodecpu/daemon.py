@@ -66,7 +66,7 @@ from nodecpu.remembering import Remembering
 from nodecpu.reports import CLAIM, Subject
 from nodecpu.scrape import ScrapeServer
 from nodecpu.service import Service, Watchers
-from nodecpu.startup import Started, node_name, rules_of, start
+from nodecpu.startup import Started, rules_of, start
 from nodecpu.store.claims import COUNTED, NODE_UID, Disk, Job
 from nodecpu.store.database import locked, private_directory
 from nodecpu.topology.model import Topology
@@ -178,7 +178,7 @@ class Daemon:
     def __init__(self, config: Config, config_path: Path, started: Started, cgroups: Cgroups) -> None:
         self._config = config
         self._config_path = config_path
-        self._node = node_name(config)
+        self._node = started.node
         self._systemd = _notifier()
         self._counters = Counters()
         self._stopping = asyncio.Event()

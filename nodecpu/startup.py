@@ -35,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 class Started:
     """The node as it is known when the sockets may open."""
 
+    node: str
     topology: Topology
     arranged: Arrangement
     books: Books
@@ -131,6 +132,7 @@ def start(config: Config, cgroups: Cgroups) -> Started:
     )
     _report_conflicts(books)
     return Started(
+        node=node.name,
         topology=topology,
         arranged=arranged,
         books=books,
