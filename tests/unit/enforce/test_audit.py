@@ -16,9 +16,11 @@ from nodecpu.cpuset import CpuSet, NodeSet
 from nodecpu.enforce.audit import Audit, Means, UnitCpusets
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.systemd import Systemd
+from nodecpu.ids import ContainerID
 from nodecpu.log import LineFormatter
 from nodecpu.policy.facts import ContainerState
 from nodecpu.policy.fights import MOST
+from nodecpu.policy.pending import Seen
 from nodecpu.policy.plan import Placement, Update
 from nodecpu.reports import Subject
 from tests.node import Node, PodShape, Scene, claim, scene_in_memory
@@ -81,18 +83,20 @@ def scene() -> Iterator[Scene]:
 
 
 class SlowSystemd:
-    """A systemd that takes its time and then fails; ``meanwhile`` happens in that time."""
+    """A systemd that takes its time and then fails, unless it has a kernel; ``meanwhile`` happens in that time."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
-        self.failed = asyncio.Event()
+        self.kernel: Kernel | None = None
+        self.is_over = asyncio.Event()
 
     async def set_cpuset(self, cgroups_path: str, placement: Placement) -> bool:
-        del cgroups_path, placement
         if self.meanwhile is not None:
             await self.meanwhile()
-        self.failed.set()
-        return False
+        if self.kernel is not None:
+            self.kernel.become(cgroups_path, placement.cpus, str(placement.mems))
+        self.is_over.set()
+        return self.kernel is not None
 
     async def told(self, cgroups_path: str) -> CpuSet | None:
         del cgroups_path
@@ -185,11 +189,27 @@ def test_what_is_not_wanted_any_more_is_not_written(scene: Scene) -> None:
         systemd.meanwhile = lambda: node.prepare(claim(2, (NODE_2, 2)))
         await node.claims.unprepare(claim(1).uid)
         audit.kick()
-        await systemd.failed.wait()
+        await systemd.is_over.wait()
         assert kernel.written(C1) is None
         pod = PodShape(number=2)
         node.service.pod_seen(pod.spec)
         assert node.service.create_container(pod.sandbox, pod.container("c2")).updates == ()
+
+    play(scene, story, systemd=systemd)
+
+
+def test_what_systemd_did_though_it_is_not_wanted_any_more_is_not_told_to_the_runtime(scene: Scene) -> None:
+    """E1, C1: neither then nor once the cpuset has come right: the claim has those CPUs."""
+    systemd = SlowSystemd()
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        systemd.meanwhile, systemd.kernel = lambda: node.prepare(claim(2, (NODE_2, 2))), kernel
+        await node.claims.unprepare(claim(1).uid)
+        audit.kick()
+        await systemd.is_over.wait()
+        assert [str(update.placement.cpus) for update in node.service.books.pending.due()] == ["10-11"]
+        assert node.service.observe(ContainerID("c1"), Seen(cpus=CpuSet.parse("10-11"), mems=NodeSet.parse("2")))
+        assert node.service.books.pending.due() == ()
 
     play(scene, story, systemd=systemd)
 
@@ -256,7 +276,10 @@ def test_what_came_about_without_an_answer_is_not_written_again(scene: Scene) ->
 
 
 def test_a_container_whose_cgroup_comes_late_has_its_whole_period_from_then_on(scene: Scene) -> None:
-    """E1: the runtime makes a group and then writes its cpuset; it is not overtaken for having been slow before."""
+    """E1: the runtime makes a group and then writes its cpuset; it is not overtaken for having been slow before.
+
+    A group that cannot be read for a moment once it has been there is not gone.
+    """
 
     async def story(node: Node, _: Audit, kernel: Kernel, unasked: Unasked) -> None:
         means = Means(unasked=unasked, systemd=Systemd(booted=scene.directory / "no-systemd"))
@@ -266,8 +289,11 @@ def test_a_container_whose_cgroup_comes_late_has_its_whole_period_from_then_on(s
         node.create(pod.sandbox, pod.container("c2"))
         await audit._look_at_pending(0.0)
         kernel.become("/kubepods/c2", CpuSet.parse("0-15"))
-        for now in (29.0, 31.0, 58.0):
-            await audit._look_at_pending(now)
+        await audit._look_at_pending(29.0)
+        shutil.rmtree(kernel.root / "kubepods/c2")
+        await audit._look_at_pending(31.0)
+        kernel.become("/kubepods/c2", CpuSet.parse("0-15"))
+        await audit._look_at_pending(58.0)
         assert kernel.written("/kubepods/c2") is None
         await audit._look_at_pending(59.0)
         assert kernel.written("/kubepods/c2") is not None
