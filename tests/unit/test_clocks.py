@@ -9,7 +9,10 @@ from pathlib import Path
 import nodecpu
 
 PACKAGE = Path(nodecpu.__file__).parent
-OF_DAY = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+OF_DAY = {
+    *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.CLOCK_REALTIME"),
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+}
 
 BY_THE_DAY = {
     "dra/health.py": "when a device's health was told, for the kubelet",
@@ -25,8 +28,8 @@ def times_of_day(path: Path) -> Iterator[str]:
     """Yield the names by which a module asks for the time of day, called or handed on."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            name = f"{node.value.id}.{node.attr}"
+        if isinstance(node, ast.Attribute):
+            name = ".".join(ast.unparse(node).split(".")[-2:])  # datetime.datetime.now is one as well
             if name in OF_DAY:
                 yield name
         if isinstance(node, ast.ImportFrom) and node.module == "time":
