@@ -75,7 +75,7 @@ RULES = {
     "K4": "Faster or slower CPUs are preferred for exclusive use, by annotation or default",
     "D1": "Names, capacity and request policy of the devices",
     "D2": "An attribute is published only if it holds for every CPU the device can give",
-    "D3": "Claims are counted as CPU requests where the server knows of that",
+    "D3": "Claims are counted as CPU requests where the server knows of that; what it drops is reported",
     "D4": "Slices follow the generation protocol and are written only on a change in meaning",
     "D5": "Ready, registered and published are three things",
     "D6": "Device health is streamed: unhealthy with its reason, heartbeat, both versions",

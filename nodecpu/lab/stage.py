@@ -43,8 +43,7 @@ PEER: Final = "gpu.example.com"
 _START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 15.0
 _PERIOD_S: Final = 0.5
-
-ONLINE: Final = "sys/devices/system/cpu/online"
+_ONLINE: Final = "sys/devices/system/cpu/online"
 """What every machine has, and no other directory."""
 
 
@@ -350,8 +349,8 @@ def _machine_root(machine: str, root: Path) -> Path:
     if machine == "host":
         return Path("/")
     if Path(machine).is_dir():
-        if not Path(machine, ONLINE).is_file():
-            raise StageError(f"{machine} is no recorded machine: it has no {ONLINE}")
+        if not Path(machine, _ONLINE).is_file():
+            raise StageError(f"{machine} is no recorded machine: it has no {_ONLINE}")
         return Path(machine).resolve()
     (root / "host").mkdir()
     if Path(machine).is_file():
@@ -363,7 +362,7 @@ def _machine_root(machine: str, root: Path) -> Path:
 
 
 def _online(root: Path) -> CpuSet:
-    return CpuSet.parse((root / ONLINE).read_text())
+    return CpuSet.parse((root / _ONLINE).read_text())
 
 
 def _memory(root: Path) -> NodeSet:
