@@ -15,13 +15,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from sdnotify import SystemdNotifier
 
 from nodecpu import log
 from nodecpu.admin.machine import machine_of
@@ -32,10 +31,9 @@ from nodecpu.arrangement import Arrangement, arrange
 from nodecpu.aside import Aside, AsideClaims, AsideRuntime
 from nodecpu.claims import Claims, Doors
 from nodecpu.config import Config, load
-from nodecpu.cpuset import NO_CPUS, CpuSet, union
+from nodecpu.cpuset import CpuSet
 from nodecpu.dra.cdi import CdiDirectory
-from nodecpu.dra.condition import Condition, conditions
-from nodecpu.dra.devices import gone_devices, offered_devices
+from nodecpu.dra.condition import Condition
 from nodecpu.dra.files import ClaimFiles
 from nodecpu.dra.metadata import MetadataFiles, describer
 from nodecpu.dra.podresources import PodResources
@@ -45,37 +43,36 @@ from nodecpu.enforce.audit import Audit, CgroupProbe, Means
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.quota import CpuQuotas
 from nodecpu.enforce.systemd import Systemd
-from nodecpu.errors import NodeCpuError, NotReady
+from nodecpu.errors import NodeCpuError
 from nodecpu.export import Export
 from nodecpu.failpoints import reach
 from nodecpu.hotplug import Hotplug
 from nodecpu.ids import ClaimUID
+from nodecpu.kube.latesource import LateSource
 from nodecpu.locality import Locality
 from nodecpu.log import kv
+from nodecpu.manager import ServiceManager
 from nodecpu.measured import MeasuredClaims
 from nodecpu.metrics import Counters, render
 from nodecpu.nri import connection as nri
 from nodecpu.nri.plugin import Plugin
-from nodecpu.policy.facts import AllocatedClaim
+from nodecpu.nri.unasked import Unasked
+from nodecpu.offer import Offer
 from nodecpu.policy.grants import ClaimGrant
-from nodecpu.policy.plan import Update
 from nodecpu.preflight.checks import RuntimeLink
 from nodecpu.preflight.watch import Preflight, Views
 from nodecpu.reconfigure import reconfigure
 from nodecpu.remembering import Remembering
-from nodecpu.reports import CLAIM, Subject
 from nodecpu.scrape import ScrapeServer
 from nodecpu.service import Service, Watchers
 from nodecpu.startup import Started, rules_of, start
 from nodecpu.store.claims import COUNTED, NODE_UID, Disk, Job
 from nodecpu.store.database import locked, private_directory
 from nodecpu.topology.model import Topology
-from nodecpu.topology.sysfs import read_online
 from nodecpu.trial import tried
 
 if TYPE_CHECKING:
     from nodecpu.dra.health import HealthService
-    from nodecpu.dra.publish import PublishStatus, SlicePublisher
     from nodecpu.dra.registration import KubeletPlugin, KubeletStatus
     from nodecpu.kube.claims import ClaimReader
     from nodecpu.kube.client import KubeClient
@@ -128,50 +125,6 @@ def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return group if others is not None or leaf is None else leaf
 
 
-class _Source:
-    """Claims by way of the API server, once its client is loaded."""
-
-    def __init__(self) -> None:
-        self.reader: ClaimReader | None = None
-        self.is_answering = False
-
-    async def fetch(self, uid: ClaimUID, namespace: str, name: str, *, timeout_s: float) -> AllocatedClaim:
-        """Return the claim; raises NotReady where a retry helps, ClaimError otherwise."""
-        who = f"claim {namespace}/{name}"
-        if self.reader is None:
-            raise NotReady(f"{who}: there is no API server to read it from", hint="see [kube] in the configuration")
-        try:
-            claim = await self.reader.fetch(uid, namespace, name, timeout_s=timeout_s)
-        except NotReady:
-            self.is_answering = False
-            raise
-        except NodeCpuError:
-            self.is_answering = True
-            raise
-        self.is_answering = True
-        return claim
-
-
-class _Unasked:
-    """Updates that answer no request, for the audit."""
-
-    def __init__(self, plugin: Plugin) -> None:
-        self.link: nri.Link | None = None
-        self._plugin = plugin
-
-    async def update(self, update: Update) -> bool:
-        """Send one update; return whether the runtime took it."""
-        runtime = self._plugin.runtime
-        if self.link is None or runtime is None or not runtime.safe_unsolicited:
-            return False
-        try:
-            await self.link.update_containers(update)
-        except NodeCpuError as err:
-            kv(_LOG, logging.WARNING, "the runtime did not take an update", container_id=update.container_id, err=err)
-            return False
-        return True
-
-
 class Daemon:
     """One run of the daemon; ``run`` returns when it was told to stop."""
 
@@ -179,18 +132,16 @@ class Daemon:
         self._config = config
         self._config_path = config_path
         self._node = started.node
-        self._systemd = _notifier()
+        self._systemd = ServiceManager()
         self._counters = Counters()
         self._stopping = asyncio.Event()
         self._status = ""
-        self._source = _Source()
+        self._source = LateSource()
         self._nri_state = self._kubelet = LinkState(state="away")
-        self._publisher: SlicePublisher | None = None
         self._api: KubeClient | None = None
         self._reconciler: Reconciler | None = None
         self._health: HealthService | None = None
         self._started = started
-        self._arranged = started.arranged
         self._cgroups = cgroups
         self._disk = Disk(self._started.claim_store)
         self._specs = _claim_files(config, started)
@@ -198,7 +149,7 @@ class Daemon:
         self._pod_resources = PodResources(config.paths.kubelet)
         self._service = Service(
             self._started.books,
-            self._arranged.machine,
+            started.arranged.machine,
             rules_of(config, counted=started.counted),
             pods=self._started.container_store,
             probe=CgroupProbe(cgroups),
@@ -221,21 +172,32 @@ class Daemon:
         self._aside = Aside(self._aside_changed, self._counters)
         self._preflight = Preflight(
             Views(
-                config=lambda: self._config, link=self._runtime_link, api=lambda: self._api, published=self._published
+                config=lambda: self._config,
+                link=self._runtime_link,
+                api=lambda: self._api,
+                published=lambda: self._offer.published,
             ),
             self._aside,
             node=self._node,
         )
         self._plugin = Plugin(AsideRuntime(self._service, self._aside))
-        self._unasked = _Unasked(self._plugin)
+        self._unasked = Unasked(self._plugin)
         doors = Doors(source=self._source, disk=self._disk, specs=self._specs)
         self._claims = Claims(self._service, doors, self._counters, wait_s=config.claims.wait_s)
         self._claims.with_metadata = config.dra.device_metadata
         self._audit = self._made_audit(cgroups)
         self._synchronized = asyncio.Event()
         self._lost_at: float | None = None  # when the link to the runtime was last lost, by the monotonic clock
+        self._offer = Offer(
+            self._service,
+            started.arranged,
+            is_open=self._synchronized.is_set,
+            is_closed=lambda: self._is_away_for_long() or bool(self._aside.reason),
+            node=self._node,
+        )
+        self._offer.counted = config.dra.node_allocatable
         self._surroundings = Surroundings(
-            node=self._node, machine=machine_of(self._started.topology), available=self._arranged.available
+            node=self._node, machine=machine_of(self._started.topology), available=started.arranged.available
         )
         self._hotplug = Hotplug(
             config.paths.root, cgroups, started.topology, arrange=self._arrange, taken=self._machine_changed
@@ -278,14 +240,14 @@ class Daemon:
                         ("admin", admin.serve()),
                         ("audit", self._audit.run()),
                         ("export", self._export.run()),
-                        ("watchdog", self._feed_watchdog()),
+                        ("watchdog", self._systemd.feed_watchdog(lambda: self._disk.is_alive)),
                         ("preflight", self._preflight.run()),
                         ("metrics", ScrapeServer(self._config.metrics.listen, self._metrics).run()),
                         ("cluster", self._serve_cluster()),
                     )
                 ]
                 await self._stopping.wait()
-                self._notify("STOPPING=1")
+                self._systemd.tell("STOPPING=1")
                 link.close()
                 for task in running[1:]:
                     task.cancel()
@@ -339,7 +301,7 @@ class Daemon:
             self._synchronized.set()
             self._preflight.look_soon()
             self._restore_specs().add_done_callback(_log_failure)
-            self._publish()
+            self._offer.publish()
         elif self._lost_at is None:
             self._lost_at = time.monotonic()
         if self._health is not None:
@@ -385,8 +347,8 @@ class Daemon:
 
         api = self._api = KubeClient(self._config.kube.kubeconfig, timeout_s=self._config.kube.server_timeout_s)
         reader = self._source.reader = ClaimReader(api, driver=self._config.dra.driver, node=self._node)
-        self._publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
-        self._publisher.settled = self._published_anew
+        publisher = self._offer.publisher = SlicePublisher(api, driver=self._config.dra.driver, node=self._node)
+        publisher.settled = self._published_anew
         watch = PodWatch(api, node=self._node, sink=self._service)
         watch.after = self._renew_status
         events = Events(api, node=self._node)
@@ -399,8 +361,8 @@ class Daemon:
             period_s=self._config.kube.reconcile_s,
             gone_after_s=self._config.claims.gone_after_s,
         )
-        self._reconciler.proved = self._publish
-        work = [watch.run(), self._publisher.run(), self._publish_first(), self._reconciler.run(), events.run()]
+        self._reconciler.proved = self._offer.publish
+        work = [watch.run(), publisher.run(), self._publish_first(), self._reconciler.run(), events.run()]
         work.append(TokenRenewal(api, self._config.kube.kubeconfig, node=self._node).run())
         if self._config.kube.node_topology:
             work.append(self._topology_work(api, reader))
@@ -429,38 +391,12 @@ class Daemon:
     async def _publish_first(self) -> None:
         """Publish devices once the runtime is synchronised: before that no claim could be served (D5)."""
         await self._synchronized.wait()
-        self._publish()
-
-    def _publish(self) -> None:
-        """Have the devices published as they are now; what is published already is not written again."""
-        if self._publisher is None or not self._synchronized.is_set():
-            return
-        ledger = self._service.books.ledger
-        usable = ledger.tree.usable
-        self._publisher.publish(
-            offered_devices(
-                self._arranged.devices,
-                usable=usable,
-                held=union(container.exclusive for container in ledger.containers.values()),
-                claimed=self._claimed(),
-                min_shared=self._service.rules.unpublished(usable.reserved),
-                cores=self._arranged.cores,
-            ),
-            closed=self._is_closed() or bool(self._aside.reason),
-            counted=self._config.dra.node_allocatable,
-        )
-
-    def _claimed(self) -> Mapping[str, CpuSet]:
-        """Return the CPUs that claims hold, by the device they were allocated from."""
-        claimed: dict[str, CpuSet] = {}
-        for claim in self._service.books.ledger.claims.values():
-            for result in claim.results:
-                claimed[result.device] = claimed.get(result.device, NO_CPUS) | result.cpus
-        return claimed
+        self._offer.publish()
 
     def _published_anew(self) -> None:
         """Have containers to come judged by whether the scheduler counts claims now; remember it for a start (G13)."""
-        counted = self._publisher is not None and self._publisher.status.counted
+        published = self._offer.published
+        counted = published is not None and published.counted
         if counted != self._service.rules.mapping_published:
             self._service.rules = replace(self._service.rules, mapping_published=counted)
             self._note(COUNTED, "yes" if counted else "no")
@@ -473,12 +409,9 @@ class Daemon:
 
     def _aside_changed(self) -> None:
         """Have everybody told that we stand aside, or not any more: then the audit puts right what it finds (E2)."""
-        self._publish()
+        self._offer.publish()
         self._service.tell_pending()
         self._tell_status()
-
-    def _published(self) -> PublishStatus | None:
-        return None if self._publisher is None else self._publisher.status
 
     def _runtime_link(self) -> RuntimeLink:
         words = ", ".join(filter(None, (self._nri_state.state, self._nri_state.reason)))
@@ -494,54 +427,34 @@ class Daemon:
     def _machine_changed(self, arranged: Arrangement) -> None:
         """Have everybody follow a machine that has changed (T6): devices, health, locality, what is shown."""
         topology = self._hotplug.topology
-        self._arrange_anew(arranged)
+        self._follow(arranged)
         self._service.asking.locality = Locality(self._config.paths.root, topology, self._pod_resources.given)
         self._specs.describe_by(describer(topology, self._config.dra.driver))
         self._surroundings = replace(self._surroundings, machine=machine_of(topology))
-        self._publish()
+        self._offer.publish()
         if self._health is not None:
             self._health.changed()
 
-    def _arrange_anew(self, arranged: Arrangement) -> None:
-        """Let another arrangement hold; devices that are gone stay published while claims hold parts of them."""
-        gone = gone_devices(self._arranged.devices, arranged.devices, self._claimed())
-        self._arranged = replace(arranged, devices=(*arranged.devices, *gone))
+    def _follow(self, arranged: Arrangement) -> None:
+        self._offer.arrange_anew(arranged)
         self._surroundings = replace(self._surroundings, available=arranged.available)
 
     def _after_walk(self) -> None:
         """Take note of what has changed without anybody telling: what can be offered, and how devices are."""
         self._remembering.try_again()
-        self._publish()
+        self._offer.publish()
         self._renew_status()
         if self._health is not None:
             self._health.look_again()
 
-    def _is_closed(self) -> bool:
+    def _is_away_for_long(self) -> bool:
         """Return whether the runtime has been away for so long that no more pods are to be sent here (D5)."""
         return self._lost_at is not None and time.monotonic() - self._lost_at > _CLOSED_AFTER_S
 
     def _conditions(self) -> tuple[Condition, ...]:
         """Return how each device is now (D6)."""
-        try:
-            online = read_online(self._config.paths.root)
-        except NodeCpuError as err:
-            kv(_LOG, logging.WARNING, "the online CPUs cannot be read, taken for unchanged", err=err)
-            online = self._hotplug.topology.online
-        for claim in self._service.books.ledger.claims.values():
-            if claim.name and not claim.moved and (lost := claim.cpus - online):
-                self._claims.reports.report(
-                    Subject(kind=CLAIM, namespace=claim.namespace, name=claim.name, uid=claim.uid),
-                    "CPUsOffline",
-                    f"claim {claim.namespace}/{claim.name}: CPUs {lost} are offline"
-                    " (bring them online, or delete the pods and the claim, to be allocated anew)",
-                )
-        return conditions(
-            {device.name: device.cpus for device in self._arranged.devices},
-            self._service.books.ledger.claims.values(),
-            pool=self._node,
-            online=online,
-            runtime_away=self._is_closed(),
-        )
+        root, topology, reports = self._config.paths.root, self._hotplug.topology, self._claims.reports
+        return self._offer.conditions(root, topology, reports, runtime_away=self._is_away_for_long())
 
     def _kubelet_told(self, status: KubeletStatus) -> None:
         """Take note of what the kubelet says of our registration."""
@@ -551,25 +464,16 @@ class Daemon:
     async def _tell_ready(self, kubelet: KubeletPlugin) -> None:
         await kubelet.bound.wait()
         kv(_LOG, logging.INFO, "ready")
-        self._notify("READY=1")
+        self._systemd.tell("READY=1")
         self._tell_status()
-
-    async def _feed_watchdog(self) -> None:
-        """Tell systemd that the loop and the disk thread are alive, at half the interval it asks for."""
-        interval_us = os.environ.get("WATCHDOG_USEC", "")
-        if not interval_us.isdigit() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-            return
-        while self._disk.is_alive:
-            self._notify("WATCHDOG=1")
-            await asyncio.sleep(int(interval_us) / 2e6)
 
     def _reload(self) -> None:
         """Take over what can change while running; a bad file changes nothing (SIGHUP)."""
-        self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+        self._systemd.tell_reloading()
         try:
             wanted = load(self._config_path)
             config = self._config.reloaded(wanted)
-            units = self._arranged.machine.units
+            units = self._offer.arranged.machine.units
             topology, kubepods = self._hotplug.topology, self._cgroups.kubepods()
             arranged = arrange(config, topology, kubepods, node=self._node, units=units)
             # Whether claims are counted changes with what is published, and for containers to come alone.
@@ -582,13 +486,14 @@ class Daemon:
                 how = "applied" if change.reloadable else "needs a restart"
                 kv(_LOG, logging.INFO, "setting changed", state=f"{change.key}: {change.old} -> {change.new}, {how}")
             self._take_over(config, arranged)
-        self._notify("READY=1")
+        self._systemd.tell("READY=1")
         self._tell_status()
 
     def _take_over(self, config: Config, arranged: Arrangement) -> None:
         """Let a new configuration hold that the service has taken in."""
         self._config = config
-        self._arrange_anew(arranged)
+        self._offer.counted = config.dra.node_allocatable
+        self._follow(arranged)
         self._claims.wait_s = config.claims.wait_s
         self._claims.with_metadata = config.dra.device_metadata
         if self._reconciler is not None:
@@ -597,7 +502,7 @@ class Daemon:
         self._audit.period_s = config.enforce.period_s
         self._export.enabled = config.export.enabled
         log.set_level(config.log.level)
-        self._publish()
+        self._offer.publish()
 
     def _restore_specs(self) -> asyncio.Future[None]:
         """Have missing CDI specs written, and once the runtime is synchronised those removed that are over (C11)."""
@@ -609,12 +514,12 @@ class Daemon:
 
     def _api_link(self) -> LinkState:
         """Return how the API server is, by its last answer and by what became of publishing."""
-        api, publisher = self._api, self._publisher
+        api, published = self._api, self._offer.published
         if not self._config.kube.enabled:
             return LinkState(state="off")
-        if api is None or publisher is None or api.answered is None:
+        if api is None or published is None or api.answered is None:
             return LinkState(state="not asked yet")
-        error = publisher.status.error or ("" if api.answered else "the last call was not answered")
+        error = published.error or ("" if api.answered else "the last call was not answered")
         ends = api.credentials_expire_at
         return LinkState(
             state="away" if error else "connected",
@@ -625,7 +530,7 @@ class Daemon:
     def _state(self) -> NodeState:
         counters, refusals = self._counters.state(), self._counters.last_refusals.all
         state = node_state(self._service.books, self._surroundings, self._links(), counters, refusals)
-        runtime, published = self._plugin.runtime, self._published()
+        runtime, published = self._plugin.runtime, self._offer.published
         enforcement = enforcement_state(self._audit, unasked=runtime is not None and runtime.safe_unsolicited)
         return msgspec.structs.replace(
             state,
@@ -644,7 +549,7 @@ class Daemon:
 
     def _tell_status(self) -> None:
         self._status = self._status_line()
-        self._notify(self._status)
+        self._systemd.tell(self._status)
 
     def _renew_status(self) -> None:
         """Tell it where it has changed."""
@@ -662,17 +567,6 @@ class Daemon:
             f"STATUS={aside}{self._remembering.words}{runtime} {links.runtime.state}, kubelet {links.kubelet.state},"
             f" API server {links.api.state}; {len(ledger.claims)} claims, {len(ledger.containers)} containers{awaited}"
         )
-
-    def _notify(self, message: str) -> None:
-        self._systemd.notify(message)
-
-
-def _notifier() -> SystemdNotifier:
-    """Return the way to systemd. A message that it cannot take is lost: no handler waits for it."""
-    notifier = SystemdNotifier()
-    if notifier.socket is not None:
-        notifier.socket.settimeout(0)
-    return notifier
 
 
 def _claim_files(config: Config, started: Started) -> ClaimFiles:
