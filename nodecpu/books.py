@@ -7,11 +7,11 @@ does it come here, together with the shared grants that move out of its way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nodecpu.cpuset import NO_CPUS, CpuSet
+from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.ids import ClaimUID, ContainerID
 from nodecpu.log import kv
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
@@ -31,27 +31,58 @@ class ContainerCommit(Protocol):
         """Write a change, all or nothing; raises StateError."""
 
 
-def _apart(claims: Iterable[ClaimGrant], held: Collection[ClaimUID]) -> Iterator[ClaimGrant]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What the claims database is to be told after a start: rows that can go, and claims to be picked anew."""
+
+    over: tuple[ClaimUID, ...]
+    parted: tuple[ClaimGrant, ...]
+
+
+def _apart(claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> Iterator[ClaimGrant]:
     """Yield claims so that no CPU has two owners, whatever the file says; those that containers hold come first.
 
-    Of two claims with the same CPU the later one is to be picked anew, as after a change of the machine.
+    A claim that nobody holds gives way to a container that owns one of its CPUs: its prepare was refused, but the disk
+    did not take back its row. Of two claims with the same CPU the later one gives way. Who gives way is picked anew at
+    the next prepare, as after a change of the machine.
     """
+    grants = tuple(containers)
+    held = {link.claim_uid for grant in grants for link in grant.links}
+    owned = union(grant.exclusive for grant in grants)
     taken = NO_CPUS
     for claim in sorted(claims, key=lambda one: (one.uid not in held, one.released, one.uid)):
-        if claim.moved or taken.isdisjoint(claim.cpus):
+        others = taken if claim.uid in held else taken | owned
+        if claim.moved or others.isdisjoint(claim.cpus):
             yield claim
             taken |= NO_CPUS if claim.moved else claim.cpus
             continue
+        _tell_parted(claim, taken, owned)
+        yield replace(claim, moved=True)
+
+
+def _tell_parted(claim: ClaimGrant, taken: CpuSet, owned: CpuSet) -> None:
+    """Log that a claim is to get other CPUs than the database says."""
+    name = f"{claim.namespace}/{claim.name}"
+    if shared := claim.cpus & taken:
         kv(
             _LOG,
             logging.ERROR,
             "claim has CPUs of another one in the database, it gets others",
-            claim=f"{claim.namespace}/{claim.name}",
+            claim=name,
             claim_uid=claim.uid,
-            cpus=claim.cpus & taken,
+            cpus=shared,
             hint="a fault of this program: keep a copy of the database for a report",
         )
-        yield replace(claim, moved=True)
+    else:
+        kv(
+            _LOG,
+            logging.WARNING,
+            "claim was refused, but the disk failed before its row was taken back: a container has its CPUs, it gets"
+            " others",
+            claim=name,
+            claim_uid=claim.uid,
+            cpus=claim.cpus & owned,
+        )
 
 
 class Books:
@@ -103,19 +134,23 @@ class Books:
         self.changed()
         self.exported()
 
-    def restore(self, claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> tuple[ClaimUID, ...]:
+    def restore(self, claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> Restored:
         """Fill an empty ledger from the databases: claims first; nothing moves that need not.
 
-        Returns the claims that were released and that no container holds any more: their rows can go. Containers whose
-        pool is not there any more are settled into the nearest one that covers them.
+        Rows can go of claims that were released and that no container holds any more. Containers whose pool is not
+        there any more are settled into the nearest one that covers them.
         """
         grants = list(containers)
         held = {link.claim_uid for grant in grants for link in grant.links}
-        keep: list[ClaimGrant] = []
-        over: list[ClaimGrant] = []
+        keep: dict[ClaimUID, ClaimGrant] = {}
+        over: list[ClaimUID] = []
         for claim in claims:
-            (over if claim.released and claim.uid not in held else keep).append(claim)
-        self.ledger.apply(Change(put_claims=tuple(_apart(keep, held))))
+            if claim.released and claim.uid not in held:
+                over.append(claim.uid)
+            else:
+                keep[claim.uid] = claim
+        apart = tuple(_apart(keep.values(), grants))
+        self.ledger.apply(Change(put_claims=apart))
         known = self.ledger.claims
         settled = [
             replace(
@@ -129,4 +164,6 @@ class Books:
         moved = make_room(self.ledger)
         self._store.commit(Change(put_containers=moved))
         self.ledger.apply(Change(put_containers=moved))
-        return tuple(claim.uid for claim in over)
+        # Traces have no row: they are found again.
+        parted = tuple(one for one in apart if one.moved and not keep[one.uid].moved and not one.unproven)
+        return Restored(over=tuple(over), parted=parted)

@@ -240,10 +240,10 @@ class Claims:
                 await _wait(news, min(left, 0.5 if isinstance(err, LinkError | NotReady) else left))
 
     async def _told(self, uid: ClaimUID, namespace: str, name: str, left_s: float) -> AllocatedClaim:
-        """Return the allocation: by the books for a claim whose machine changed (T7), else by the API server."""
+        """Return the allocation; by the books if the API server is away and the claim is to be picked anew (T7)."""
         old = self._books.ledger.claims.get(uid)
         if old is not None and old.moved:
-            return _allocation_of(old)
+            return await self._glance(uid, namespace, name) or _allocation_of(old)
         return await self._doors.source.fetch(uid, namespace, name, timeout_s=max(left_s, 0.1))
 
     async def _glance(self, uid: ClaimUID, namespace: str, name: str) -> AllocatedClaim | None:
@@ -348,7 +348,7 @@ class Claims:
         """Bring a claim's row back to what it was; if the disk fails at that too, the next claim's commit drops it.
 
         Its CPUs are free in the books, and the next claim may get them: dropping the one and writing the other is one
-        commit, so no start ever finds both.
+        commit, so no start ever finds both. Should a container get them, a start gives way to that (``Books.restore``).
         """
         disk, specs = self._doors.disk, self._doors.specs
         back = Job(puts=before, drops=(grant.uid,))

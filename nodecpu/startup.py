@@ -118,16 +118,17 @@ def start(config: Config, cgroups: Cgroups) -> Started:
     books = Books(Ledger(arranged.tree), container_store)
     adopting = _is_adopting(claim_store, claims)
     traces = _traces(config, claims, containers) if adopting else ()
-    over = books.restore((*claims, *traces), containers)
-    if over:
-        claim_store.owe(drops=over)
+    restored = books.restore((*claims, *traces), containers)
+    if restored.over or restored.parted:
+        claim_store.owe(puts=restored.parted, drops=restored.over)
     reach("start-books-loaded")
+    count = len(books.ledger.claims)
     kv(
         _LOG,
         logging.INFO,
         "books loaded",
-        count=len(books.ledger.claims),
-        state=f"{len(books.ledger.claims)} claims, {len(containers)} containers, {len(pods)} pods, {len(over)} over",
+        count=count,
+        state=f"{count} claims, {len(containers)} containers, {len(pods)} pods, {len(restored.over)} over",
         cpus=arranged.usable.all,
     )
     _report_conflicts(books)

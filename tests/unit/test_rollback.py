@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from nodecpu.cpuset import CpuSet
 from nodecpu.errors import StateError
 from nodecpu.ids import ClaimUID, ContainerID
+from nodecpu.policy.facts import QoS
 from nodecpu.policy.plan import Change
 from nodecpu.store.claims import Job
 from tests.node import Node, PodShape, Scene, claim, play
@@ -56,12 +57,7 @@ def test_row_that_could_not_be_taken_back_goes_with_the_next_claims_commit(
     async def story(node: Node) -> None:
         crowd = PodShape(number=7)
         node.create(crowd.sandbox, crowd.container("c7"))
-        with monkeypatch.context() as broken:
-            fail_after(node, 1, broken)
-            broken.setattr(node.started.container_store, "commit", _refusing)
-            with pytest.raises(StateError, match="no space in /run"):
-                await node.prepare(FIRST, budget_s=0)
-        assert stored(node) == {"claim-1": "4-5"}
+        await refuse_by_containers(node, monkeypatch)
         assert FIRST.uid not in node.service.books.ledger.claims
         await node.prepare(SECOND)
         assert stored(node) == {"claim-2": "4-5"}
@@ -148,6 +144,88 @@ def test_claims_that_share_cpus_in_the_database_are_told_apart_at_the_start(
         assert scene.runtime.processes[ContainerID("c2")].cpus == CpuSet.parse("6-7")
         await again.prepare(FIRST)
         assert again.service.books.ledger.claims[FIRST.uid].cpus == CpuSet.parse("4-5")
+        again.check()
+        await again.crash()
+
+    asyncio.run(whole())
+
+
+def crowd_onto(node: Node, cpus: CpuSet) -> ContainerID:
+    """Create containers with CPUs of their own until one of them has these; return which."""
+    for number in range(50, 58):
+        pod = PodShape(number=number, qos=QoS.GUARANTEED, request_mcpu=2000, limit_mcpu=2000)
+        node.service.pod_seen(pod.spec)
+        if node.create(pod.sandbox, pod.container(f"c{number}")) == cpus:
+            return ContainerID(f"c{number}")
+    raise AssertionError(f"nobody got {cpus}")
+
+
+async def refuse_by_containers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the containers' database refuse the first claim, and the disk fail at the row that is on it."""
+    with monkeypatch.context() as broken:
+        fail_after(node, 1, broken)
+        broken.setattr(node.started.container_store, "commit", _refusing)
+        with pytest.raises(StateError, match="no space in /run"):
+            await node.prepare(FIRST, budget_s=0)
+    assert stored(node) == {"claim-1": "4-5"}
+
+
+@pytest.mark.parametrize("refuse", [leave_row, refuse_by_containers], ids=["no-spec", "no-containers-row"])
+def test_container_keeps_the_cpus_of_a_refused_claim_whose_row_is_still_there_at_the_next_start(
+    scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refuse: Callable[[Node, pytest.MonkeyPatch], Awaitable[None]],
+) -> None:
+    """R1: killed before any claim's commit took the row along; nobody was told of that claim, so it gets others."""
+
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        crowd = PodShape(number=7)
+        node.create(crowd.sandbox, crowd.container("c7"))
+        await refuse(node, monkeypatch)
+        owner = crowd_onto(node, CpuSet.parse("4-5"))
+        await node.crash()
+        again = scene.boot()
+        again.check()
+        assert "claim was refused, but the disk failed before its row was taken back" in caplog.text
+        again.synchronize()
+        assert scene.runtime.processes[owner].cpus == CpuSet.parse("4-5")
+        assert scene.runtime.processes[owner].writes == 0
+        await again.crash()
+        scene.runtime.processes.pop(owner)
+        third = scene.boot()
+        third.synchronize()
+        # Its CPUs are free again, and other claims may get them: it does not come back to them by itself.
+        await third.prepare(SECOND)
+        await third.crash()
+        last = scene.boot()
+        last.check()
+        last.synchronize()
+        assert last.service.books.ledger.claims[SECOND.uid].cpus == CpuSet.parse("4-5")
+        assert not last.service.books.ledger.claims[SECOND.uid].moved
+        await last.crash()
+
+    asyncio.run(whole())
+
+
+def test_claim_to_be_picked_anew_follows_what_was_allocated_meanwhile(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C6: it was deallocated and allocated again, which the books do not know yet."""
+    other = replace(FIRST, results=claim(1, ("cpudevnuma000", 1)).results)
+
+    async def whole() -> None:
+        node = scene.boot()
+        node.synchronize()
+        await leave_row(node, monkeypatch)
+        crowd_onto(node, CpuSet.parse("4-5"))
+        await node.crash()
+        again = scene.boot()
+        again.synchronize()
+        (device,) = await again.prepare(other, budget_s=0)
+        assert device.device == "cpudevnuma000"
         again.check()
         await again.crash()
 
