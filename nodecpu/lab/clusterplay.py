@@ -10,7 +10,7 @@ from typing import Final
 from nodecpu.cpuset import NO_CPUS, CpuSet
 from nodecpu.lab.apiserver import Fault
 from nodecpu.lab.claimbook import ClaimBook
-from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
+from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, text, views
 from nodecpu.lab.objects import PODS, SLICES, Key
 from nodecpu.lab.scenario import Scenario, Step, features_of
 from nodecpu.lab.stage import DRIVER, Stage
@@ -46,6 +46,7 @@ class ClusterVerbs:
             "see_devices": self._see_devices,
             "see_slices": self._see_slices,
             "see_calls": self._see_calls,
+            "see_faults": self._see_faults,
             "see_topology": self._see_topology,
         }
 
@@ -113,9 +114,18 @@ class ClusterVerbs:
         await eventually(unlike, step.seconds("within_s", STEP_TIMEOUT_S))
 
     async def _see_slices(self, step: Step) -> None:
+        store, wanted = self._stage.api.store, step.table
+        looked_at, found = -1, ""
+
         def unlike() -> str:
+            nonlocal looked_at, found
+            if store.version != looked_at:  # to look takes long where there are many
+                looked_at, found = store.version, look()
+            return found
+
+        def look() -> str:
             slices = self._stage.cluster.slices()
-            have, wanted = published(slices), step.table
+            have = published(slices)
             wrong = [f"{key} is {have[key]}" for key in wanted if key in have and have[key] != wanted[key]]
             wrong += [] if have["complete"] else ["the pool is incomplete"]
             told = json.dumps(slices)
@@ -133,6 +143,11 @@ class ClusterVerbs:
         for word, found in (("writes", writes), ("refused", refused)):
             if (wanted := step.whole(word, len(found))) != len(found):
                 raise StepFailed(f"{len(found)} {word} of {step.target}, not {wanted}: {[one.call for one in found]}")
+
+    async def _see_faults(self, step: Step) -> None:
+        del step
+        if left := self._stage.api.pending_faults:
+            raise StepFailed(f"faults are still to happen, {left} times")
 
     async def _see_topology(self, step: Step) -> None:
         def unlike() -> str:
@@ -223,7 +238,7 @@ class ClusterVerbs:
 
 def published(slices: Sequence[Mapping[str, Json]]) -> JsonObject:
     """Return what slices amount to: their number, devices in all and in the largest, generation, whether complete."""
-    devices = [nodes(one, "spec", "devices") for one in slices]
+    devices = [views(one, "spec", "devices") for one in slices]
     generations = {leaf(one, "spec", "pool", "generation") for one in slices}
     counts = {leaf(one, "spec", "pool", "resourceSliceCount") for one in slices}
     names = {text(device, "name") for page in devices for device in page}

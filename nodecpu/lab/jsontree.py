@@ -36,6 +36,20 @@ def nodes(value: Mapping[str, Json], *path: str) -> list[JsonObject]:
     return [node(child) for child in found if isinstance(child, Mapping)]
 
 
+def view(value: Mapping[str, Json], *path: str) -> Mapping[str, Json]:
+    """Return the object at a path itself, to be read only: a copy of many devices takes long; ``{}`` for none."""
+    found = leaf(value, *path)
+    return found if isinstance(found, Mapping) else {}
+
+
+def views(value: Mapping[str, Json], *path: str) -> tuple[Mapping[str, Json], ...]:
+    """Return the objects in the list at a path themselves, to be read only; what is no object is left out."""
+    found = leaf(value, *path)
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        return ()
+    return tuple(child for child in found if isinstance(child, Mapping))
+
+
 def leaf(value: Mapping[str, Json], *path: str) -> Json:
     """Return what is at a path, None where there is nothing; items of lists go by their numbers."""
     found: Json = value

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
+from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, text, view, views
 from nodecpu.lab.podspec import quantity
 
 OLDEST: Final = 34
@@ -75,11 +75,11 @@ def kept(body: Mapping[str, Json], features: Features) -> JsonObject:
     """Return a slice without the fields that a server with these features drops, without an error."""
     spec = node(body, "spec")
     if "devices" in spec:
-        spec["devices"] = [_kept_device(device, features) for device in nodes(spec, "devices")]
+        spec["devices"] = [_kept_device(device, features) for device in views(spec, "devices")]
     return {**node(body), "spec": spec}
 
 
-def _kept_device(device: JsonObject, features: Features) -> JsonObject:
+def _kept_device(device: Mapping[str, Json], features: Features) -> JsonObject:
     fields = {"name", "attributes", "capacity"}
     for gate, names in _OF_GATE.items():
         fields |= set(names) if features.has(gate) else set()
@@ -87,31 +87,31 @@ def _kept_device(device: JsonObject, features: Features) -> JsonObject:
         fields.add("nodeAllocatableResources" if features.minor >= 37 else "nodeAllocatableResourceMappings")
     found = {key: value for key, value in device.items() if key in fields}
     values = set(_SCALARS) | (set(_LISTS) if features.has("DRAListTypeAttributes") else set())
-    if attributes := node(device, "attributes"):
-        found["attributes"] = {name: _only(node(attributes, name), values) for name in attributes}
-    if capacity := node(device, "capacity"):
+    if attributes := view(device, "attributes"):
+        found["attributes"] = {name: _only(view(attributes, name), values) for name in attributes}
+    if capacity := view(device, "capacity"):
         parts = {"value", "requestPolicy"} if features.has("DRAConsumableCapacity") else {"value"}
-        found["capacity"] = {name: _only(node(capacity, name), parts) for name in capacity}
+        found["capacity"] = {name: _only(view(capacity, name), parts) for name in capacity}
     return found
 
 
-def _only(value: JsonObject, names: Iterable[str]) -> JsonObject:
+def _only(value: Mapping[str, Json], names: Iterable[str]) -> JsonObject:
     return {key: child for key, child in value.items() if key in names}
 
 
 def slice_faults(body: Mapping[str, Json], old: Mapping[str, Json] | None = None) -> list[str]:
     """Return what an API server would refuse in a slice, which replaces ``old`` if there is one, as sentences."""
-    return [f"spec.{fault}" for fault in (*_spec_faults(node(body, "spec")), *_changed(node(body, "spec"), old))]
+    return [f"spec.{fault}" for fault in (*_spec_faults(view(body, "spec")), *_changed(view(body, "spec"), old))]
 
 
-def _changed(spec: JsonObject, old: Mapping[str, Json] | None) -> Iterator[str]:
+def _changed(spec: Mapping[str, Json], old: Mapping[str, Json] | None) -> Iterator[str]:
     for path in (("driver",), ("pool", "name"), ("nodeName",)):
         if old is not None and leaf(old, "spec", *path) != leaf(spec, *path):
             yield f"{'.'.join(path)}: field is immutable"
 
 
-def _spec_faults(spec: JsonObject) -> Iterator[str]:
-    driver, pool, devices = text(spec, "driver"), text(spec, "pool", "name"), nodes(spec, "devices")
+def _spec_faults(spec: Mapping[str, Json]) -> Iterator[str]:
+    driver, pool, devices = text(spec, "driver"), text(spec, "pool", "name"), views(spec, "devices")
     if len(driver) > 63 or not SUBDOMAIN.fullmatch(driver):
         yield f"driver: Invalid value: {driver!r}"
     if len(pool) > 253 or not all(SUBDOMAIN.fullmatch(part) for part in pool.split("/")):
@@ -134,31 +134,31 @@ def _spec_faults(spec: JsonObject) -> Iterator[str]:
         yield from (f"devices[{text(device, 'name')}].{fault}" for fault in _device_faults(device, driver))
 
 
-def _is_heavy(device: JsonObject) -> bool:
-    lists = any(name in node(device, "attributes", key) for key in node(device, "attributes") for name in _LISTS)
+def _is_heavy(device: Mapping[str, Json]) -> bool:
+    lists = any(name in view(device, "attributes", key) for key in view(device, "attributes") for name in _LISTS)
     return lists or bool(device.get("taints")) or bool(device.get("consumesCounters"))
 
 
-def _device_faults(device: JsonObject, driver: str) -> Iterator[str]:
+def _device_faults(device: Mapping[str, Json], driver: str) -> Iterator[str]:
     if not LABEL.fullmatch(text(device, "name")):
         yield f"name: Invalid value: {text(device, 'name')!r}"
-    attributes, capacity = node(device, "attributes"), node(device, "capacity")
+    attributes, capacity = view(device, "attributes"), view(device, "capacity")
     if len(attributes) + len(capacity) > 32:
         yield "attributes: too many attributes and capacities: at most 32"
     yield from (f"{name}: not a qualified name" for name in (*attributes, *capacity) if not _is_qualified(name))
     total = 0
     for name in attributes:
-        value = node(attributes, name)
+        value = view(attributes, name)
         total += sum(len(child) if isinstance(child, list) else 1 for child in value.values())
         yield from (f"attributes[{name}]: {fault}" for fault in _value_faults(value))
     if total > 48:
         yield f"attributes: too many values: {total}: at most 48"
     for name in capacity:
-        one = node(capacity, name)
+        one = view(capacity, name)
         if "requestPolicy" in one and not device.get("allowMultipleAllocations"):
             yield f"capacity[{name}].requestPolicy: only with allowMultipleAllocations"
         yield from (f"capacity[{name}].requestPolicy.{fault}" for fault in _policy_faults(one))
-    yield from _taint_faults(nodes(device, "taints"))
+    yield from _taint_faults(views(device, "taints"))
     yield from _mapping_faults(device, capacity, driver)
 
 
@@ -168,7 +168,7 @@ def _is_qualified(name: str) -> bool:
     return named and _IDENTIFIER.fullmatch(identifier) is not None
 
 
-def _value_faults(value: JsonObject) -> Iterator[str]:
+def _value_faults(value: Mapping[str, Json]) -> Iterator[str]:
     if len(value) != 1:
         yield "exactly one value must be specified"
     for kind, child in value.items():
@@ -183,12 +183,12 @@ def _value_faults(value: JsonObject) -> Iterator[str]:
             yield f"{kind}: must be a whole number"
 
 
-def _policy_faults(capacity: JsonObject) -> Iterator[str]:
+def _policy_faults(capacity: Mapping[str, Json]) -> Iterator[str]:
     """Yield what is wrong with a policy: min <= default <= max <= value, min + step <= value, all on steps."""
-    policy = node(capacity, "requestPolicy")
+    policy = view(capacity, "requestPolicy")
     if not policy:
         return
-    limits, value = node(policy, "validRange"), quantity(leaf(capacity, "value"))
+    limits, value = view(policy, "validRange"), quantity(leaf(capacity, "value"))
     if ("validRange" in policy or "validValues" in policy) and not text(policy, "default"):
         yield "default: Required value"
     if "validRange" in policy and "validValues" in policy:
@@ -208,7 +208,7 @@ def _policy_faults(capacity: JsonObject) -> Iterator[str]:
         yield "default and max have to be on steps"
 
 
-def _taint_faults(taints: list[JsonObject]) -> Iterator[str]:
+def _taint_faults(taints: tuple[Mapping[str, Json], ...]) -> Iterator[str]:
     if len(taints) > 16:
         yield f"taints: Too many: {len(taints)}: must have at most 16 items"
     for taint in taints:
@@ -219,13 +219,13 @@ def _taint_faults(taints: list[JsonObject]) -> Iterator[str]:
             yield "taints: Unsupported effect or value"
 
 
-def _mapping_faults(device: JsonObject, capacity: JsonObject, driver: str) -> Iterator[str]:
+def _mapping_faults(device: Mapping[str, Json], capacity: Mapping[str, Json], driver: str) -> Iterator[str]:
     """Yield what is wrong with what a device says of the node's resources, in the form of 1.36 or of 1.37."""
     names = {name if "/" in name else f"{driver}/{name}" for name in capacity}
     for key in ("nodeAllocatableResourceMappings", "nodeAllocatableResources"):
-        for resource in node(device, key):
-            told = node(device, key, resource)
-            told = node(told, "mapping") if key == "nodeAllocatableResources" else told
+        for resource in view(device, key):
+            told = view(device, key, resource)
+            told = view(told, "mapping") if key == "nodeAllocatableResources" else told
             used = text(told, "capacityKey")
             if not _NODE_RESOURCES.fullmatch(resource):
                 yield f"{key}[{resource}]: Unsupported value"

@@ -203,6 +203,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             help="look at what the kubelet was told of a device",
             options=_options(health=(_TEXT, "HEALTHY, UNHEALTHY or UNKNOWN"), text=(_TEXT, "part of the message")),
         ),
+        "see_faults": Verb(help="each fault that was to happen a number of times has", words=("none",)),
         "see_topology": Verb(
             help="look at a value of the node's NodeResourceTopology, by zone/resource/field or zone/attribute",
             options=_options(value=(_TEXT, "the value"), writes=((int,), "how often it was written so far, exactly")),
