@@ -238,6 +238,7 @@ class Daemon:
                     for name, work in (
                         ("nri", self._serve_runtime(link)),
                         ("admin", admin.serve()),
+                        ("disk", self._disk.watch()),
                         ("audit", self._audit.run()),
                         ("export", self._export.run()),
                         ("watchdog", self._systemd.feed_watchdog(lambda: self._disk.is_alive)),

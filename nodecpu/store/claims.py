@@ -12,11 +12,12 @@ nothing new is on disk before what it builds upon.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -274,21 +275,31 @@ class ClaimStore:
 
 
 class Disk:
-    """The disk thread. What ``submit`` returns is awaited without holding up the event loop."""
+    """The disk thread. What ``submit`` returns is awaited without holding up the event loop.
+
+    An error of a kind that no job is to raise is a fault of this program: nothing is done from then on, who waits is
+    answered with it, and ``watch`` raises it.
+    """
 
     def __init__(self, store: ClaimStore) -> None:
         self._store = store
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="disk", daemon=True)
+        self._end: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def start(self) -> None:
         """Start the thread."""
+        self._end.set_running_or_notify_cancel()  # from now on it is the thread's alone to set
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the thread runs."""
-        return self._thread.is_alive()
+        """Return whether the thread runs and does what it is told."""
+        return self._thread.is_alive() and not self._end.done()
+
+    async def watch(self) -> None:
+        """Return when the thread has been stopped; raises what it failed by, as soon as that happens."""
+        await asyncio.wrap_future(self._end)
 
     def submit(self, job: Job) -> asyncio.Future[None]:
         """Queue a job, in order; the future tells when it is on disk, or why not."""
@@ -303,18 +314,30 @@ class Disk:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
+        for batch in self._batches():
+            if self._end.done():
+                _tell_all(batch, self._end.exception())
+                continue
+            try:
+                self._run_batch(batch)
+            except Exception as err:  # noqa: BLE001 - whatever it is: whoever waits must not wait for ever
+                kv(_LOG, logging.ERROR, "the disk thread failed, the daemon ends", err=f"{type(err).__name__}: {err}")
+                self._end.set_exception(err)
+                _tell_all(batch, err)
+        if not self._end.done():
+            self._end.set_result(None)
+
+    def _batches(self) -> Iterator[list[_Queued]]:
+        """Yield what waits together, until told to stop."""
         while (first := self._queue.get()) is not None:
             batch = [first]
-            ending = False
             while not self._queue.empty():
                 further = self._queue.get()
                 if further is None:
-                    ending = True
-                    break
+                    yield batch
+                    return
                 batch.append(further)
-            self._run_batch(batch)
-            if ending:
-                return
+            yield batch
 
     def _run_batch(self, batch: list[_Queued]) -> None:
         ready = [one for one in batch if self._step(one, one.job.before)]
@@ -346,7 +369,13 @@ class Disk:
         return True
 
 
-def _tell(one: _Queued, err: NodeCpuError | None) -> None:
+def _tell_all(batch: Iterable[_Queued], err: BaseException | None) -> None:
+    """Answer everybody who has no answer yet."""
+    for one in batch:
+        _tell(one, err)
+
+
+def _tell(one: _Queued, err: BaseException | None) -> None:
     def deliver() -> None:
         if one.done.done():
             return

@@ -69,8 +69,9 @@ class Place:
         self.config.write_text(text)
 
     @contextmanager
-    def daemon(self, *, umask: int = -1, **environment: str) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "nodecpu", "daemon", "--config", str(self.config)]
+    def daemon(self, *program: str, umask: int = -1, **environment: str) -> Iterator[subprocess.Popen[str]]:
+        """Run the daemon; ``program`` are arguments of Python that run something else in its place."""
+        command = [sys.executable, *(program or ("-m", "nodecpu")), "daemon", "--config", str(self.config)]
         env = {**os.environ, **environment}
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, umask=umask)
         try:
@@ -332,3 +333,31 @@ def test_a_bad_disk_does_not_keep_it_from_starting_and_is_told_with_its_cause(
             assert f"the file system of {state} is {fault}" in done.stdout
             disk.read_only(on=False) if fault == "read-only" else disk.empty()
             assert "runtime away" in systemd.wait_for("STATUS=runtime")
+
+
+FAULTY_DISK_THREAD = """
+import sys
+from nodecpu.cli import main
+from nodecpu.dra.files import ClaimFiles
+from nodecpu.errors import HostError
+
+errors = [HostError("no room", hint="make some"), ValueError("nobody expects this")]
+
+def restore(self, grants, *, used=None):
+    raise errors.pop(0)
+
+ClaimFiles.restore = restore
+sys.exit(main())
+"""
+"""A fault of ours on the disk thread, in work that nobody waits for: what the first error left is tried again."""
+
+
+def test_a_fault_on_the_disk_thread_ends_the_daemon_with_a_traceback(place: Place) -> None:
+    """It does not serve on without one until the watchdog notices; systemd starts another."""
+    place.configure("[enforce]\nperiod_s = 1\n")
+    with place.daemon("-c", FAULTY_DISK_THREAD) as process:
+        said = process.communicate(timeout=PATIENCE_S)[1]
+    assert process.returncode == 1
+    assert "the disk thread failed, the daemon ends" in said
+    assert "ValueError: nobody expects this" in said
+    assert "Traceback" in said

@@ -106,3 +106,48 @@ def test_what_is_queued_is_finished_before_the_thread_ends(tmp_path: Path) -> No
         store.close()
 
     asyncio.run(whole())
+
+
+def _bug() -> None:
+    raise ValueError("nobody expects this")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [Job(puts=(CLAIM,), before=_bug), Job(puts=(CLAIM,), after=_bug), Job(after=_bug)],
+    ids=["before the commit", "after it", "without rows"],
+)
+def test_a_fault_of_ours_is_raised_to_who_watches_and_to_everybody_who_waits(tmp_path: Path, broken: Job) -> None:
+    """Nobody waits for a thread that does nothing any more, and the daemon does not go on without one."""
+
+    async def story(disk: Disk, store: ClaimStore) -> None:
+        watching = asyncio.ensure_future(disk.watch())
+        together = [disk.submit(Job(puts=(OTHER,))), disk.submit(broken), disk.submit(Job(owed=True))]
+        found = await asyncio.gather(*together, return_exceptions=True)
+        assert isinstance(found[1], ValueError)
+        with pytest.raises(ValueError, match="nobody expects this"):
+            await watching
+        assert not disk.is_alive
+        before = store.load()
+        with pytest.raises(ValueError, match="nobody expects this"):
+            await disk.submit(Job(puts=(replace(OTHER, name="later"),)))
+        assert store.load() == before
+
+    play(tmp_path, story)
+
+
+def test_watching_ends_with_an_orderly_stop_and_may_be_given_up(tmp_path: Path) -> None:
+    async def whole() -> None:
+        store = ClaimStore(tmp_path / "claims.db")
+        disk = Disk(store)
+        disk.start()
+        given_up, watching = asyncio.ensure_future(disk.watch()), asyncio.ensure_future(disk.watch())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await disk.stop()
+        await watching
+        assert given_up.cancelled()
+        assert not disk.is_alive
+        store.close()
+
+    asyncio.run(whole())
