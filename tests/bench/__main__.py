@@ -1,4 +1,6 @@
-"""``make bench``: measures against floors taken in the same run, and prints one table; nothing fails on time.
+"""``make bench``: measures against floors taken in the same run, and prints tables; nothing fails on time.
+
+The first has all that is measured, the second the same against what peers were recorded to take, the third placement.
 
 ``--json FILE`` writes the figures as JSON as well; ``--base REVISION`` compares that commit with this tree instead.
 """
@@ -12,14 +14,24 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tests.bench import cluster, compare, containerd_rows, discovery, nri_codec, picking, placement, wire_rows
 from tests.bench.measure import HEAD, Row
 from tests.bench.node_rows import Effort
 from tests.support import ROOT
+
+
+class _Figure(Protocol):
+    def markdown(self) -> str: ...
+
+    def json(self) -> dict[str, object]: ...
+
+
+_Line = TypeVar("_Line", bound=_Figure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +62,7 @@ def rows() -> Iterator[Row]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(prog="tests.bench")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--base", default="", help="compare this commit with the tree")
@@ -61,17 +73,34 @@ def main() -> None:
         for line in compare.compared(wanted.base):
             _say(line)
         return
-    _say(HEAD)
-    done = []
-    for row in rows():
-        _say(row.markdown())
-        done.append(row.json())
-    _say(f"\npeers: dra-driver-cpu / topology-aware, recorded on another machine; {time.monotonic() - start:.0f} s\n")
-    for line in placement.table():
-        _say(line)
+    told = {"machine": run.machine, "commit": run.commit, "load": load, **_measured()}
+    _say(f"\n{time.monotonic() - start:.0f} s")
     if wanted.json is not None:
-        told = {"machine": run.machine, "commit": run.commit, "load": load, "rows": done}
         wanted.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+
+
+def _measured() -> Mapping[str, Sequence[Mapping[str, object]]]:
+    """Print the three tables; return what is in them."""
+    _say(HEAD)
+    own = list(_printed(rows()))
+    _say("\nagainst the peers, whose figures are of another run, recorded on another machine of this kind\n")
+    _say(HEAD)
+    against = list(_printed(one for row in own for one in row.against_peers))
+    _say(f"\nplacement: shares of {placement.STEPS} requests under churn that touch the fewest there could be\n")
+    _say(placement.HEAD)
+    placed = list(_printed(placement.rows()))
+    return {
+        "rows": [one.json() for one in own],
+        "peers": [one.json() for one in against],
+        "placement": [one.json() for one in placed],
+    }
+
+
+def _printed(table: Iterable[_Line]) -> Iterator[_Line]:
+    """Yield the lines of a table, each once it is printed."""
+    for one in table:
+        _say(one.markdown())
+        yield one
 
 
 def _say(line: str) -> None:

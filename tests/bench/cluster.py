@@ -7,13 +7,15 @@ the daemon's own periods, over HTTP against the lab's API server.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nodecpu.dra.devices import Dividing, devices_of
 from nodecpu.dra.publish import SlicePublisher
 from nodecpu.kube.claims import ClaimReader
-from nodecpu.kube.nrt import TopologyPublisher, node_topology
+from nodecpu.kube.nrt import JsonObject, TopologyPublisher, node_topology
 from nodecpu.lab.jsontree import text
 from nodecpu.lab.scheduler import Want
 from nodecpu.lab.stage import Stage, StageSettings, opened
@@ -31,6 +33,7 @@ WATCHES_A_DAY = 192
 """A watch lasts five to ten minutes."""
 
 CLAIMS = 20
+TOPOLOGY_WRITES = 4
 _BOOKMARK_S = 0.02
 _WRITES = ("create", "update", "patch", "delete")
 
@@ -87,6 +90,31 @@ async def idle_day(*, audits: int, watches: int) -> Day:
     return Day(writes=written(sent), requests=len(sent))
 
 
+async def topology_writes_a_second(writes: int) -> float:
+    """Return how fast NodeResourceTopology is written while the pools never look the same twice."""
+    times: list[float] = []
+    topology, ledger = build_topology(N4C16), books(N4C16).ledger
+    async with cluster() as one:
+        reader = ClaimReader(one.client, driver="dra.cpu", node="node1")
+        looks = itertools.count()
+
+        def look() -> JsonObject:
+            return node_topology(ledger, topology, policy=f"look-{next(looks)}")
+
+        pools = TopologyPublisher(one.client, reader, look, node="node1")
+        running = asyncio.create_task(pools.run())
+        try:
+            while len(times) < writes:
+                if pools.writes > len(times):
+                    times.append(time.monotonic())
+                pools.changed()
+                await asyncio.sleep(0.01)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    return (writes - 1) / (times[-1] - times[0])
+
+
 async def _opened(one: Cluster, before: int) -> None:
     """Return when more watches were opened than before."""
     await until(lambda: len(one.calls("watch")) > before, limit_s=60)
@@ -123,3 +151,10 @@ def rows() -> Iterator[Row]:
     about = f"a day without change ({AUDITS_A_DAY} audits, {WATCHES_A_DAY} watches ended, counted)"
     yield Row(what=f"writes, {about}", value=day.writes, unit="writes", target="0", limit=0)
     yield Row(what=f"requests of any kind, {about}", value=day.requests, unit="requests")
+    yield Row(
+        what="NodeResourceTopology while pools change all the time: writes a second",
+        value=asyncio.run(topology_writes_a_second(TOPOLOGY_WRITES)),
+        unit="",
+        target="≤ 1",
+        limit=1,
+    )

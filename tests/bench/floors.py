@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -131,11 +130,17 @@ def decoding(boxes: Sequence[tuple[Box, str]]) -> Took:
 
 
 def importing(modules: str) -> Took:
-    """Return what a process takes that only imports these modules."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    _run(f"import {modules}")
-    end, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    """Return what a process takes that only imports these modules, until it has: its end is not in a start either."""
+    code = f"import {modules}; import time; print(time.process_time(), flush=True); input()"
+    start = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        cpu_s = float(process.stdout.readline())
+        end = time.perf_counter()
+        process.stdin.write("\n")
     return Took(wall_s=end - start, cpu_s=cpu_s)
 
 

@@ -49,11 +49,29 @@ class Floor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What another driver was recorded to take, on another machine of this kind, in the units of the row it is of.
+
+    Of a range it is the lower end. ``is_rival``: nodecpu is to be ahead of it.
+    """
+
+    name: str
+    value: float
+    is_rival: bool = True
+
+
+def peers(dra_driver_cpu: float | None, topology_aware: float | None) -> tuple[Peer, ...]:
+    """Return the two drivers that nodecpu is compared with, those of them that have such a figure."""
+    known = (("dra-driver-cpu", dra_driver_cpu), ("topology-aware", topology_aware))
+    return tuple(Peer(name=name, value=value) for name, value in known if value is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A figure: ``value`` is a median where there are several, ``cpu`` the processor time in it.
 
-    ``limit`` is the target as a number: of the ratio to the floor where there is a floor, else of the value itself.
-    ``target`` says it in words, ``peers`` what others take, as recorded elsewhere.
+    ``limit`` is the target as a number, which ``target`` says in words: of the ratio to the floor where there is a
+    floor, else of the value itself; the most that it may be, or the least if ``at_least``.
     """
 
     what: str
@@ -64,7 +82,8 @@ class Row:
     floor: Floor | None = None
     target: str = ""
     limit: float | None = None
-    peers: str = ""
+    at_least: bool = False
+    peers: Sequence[Peer] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -81,7 +100,24 @@ class Row:
         """Whether it is within the target; None without one."""
         if self.limit is None:
             return None
-        return (self.value if self.ratio is None else self.ratio) <= self.limit
+        reached = self.value if self.ratio is None else self.ratio
+        return reached >= self.limit if self.at_least else reached <= self.limit
+
+    @property
+    def against_peers(self) -> tuple[Row, ...]:
+        """The same figure as rows of its own, with each peer's record as the floor."""
+        return tuple(
+            Row(
+                what=f"{self.what}: against {peer.name}",
+                value=self.value,
+                unit=self.unit,
+                p99=self.p99,
+                floor=Floor(what=f"{peer.name}, recorded", value=peer.value),
+                target="ahead: ≤ 1 ×" if peer.is_rival else "",
+                limit=1 if peer.is_rival else None,
+            )
+            for peer in self.peers
+        )
 
     def markdown(self) -> str:
         """Return the row of the table."""
@@ -92,11 +128,10 @@ class Row:
             number(self.p99),
             number(self.cpu or None),
             "" if floor is None else f"{number(floor.value)} ({floor.what})",
-            "" if self.ratio is None else f"{self.ratio:.2f}",
-            "" if self.cpu_ratio is None else f"{self.cpu_ratio:.2f}",
+            number(self.ratio),
+            number(self.cpu_ratio),
             self.target,
-            {None: "", True: "yes", False: "**no**"}[self.is_met],
-            self.peers,
+            yes_or_no(self.is_met),
         )
         return f"| {' | '.join(cells)} |"
 
@@ -114,14 +149,18 @@ class Row:
             "cpu ratio": self.cpu_ratio,
             "target": self.target,
             "met": self.is_met,
-            "peers, recorded": self.peers,
         }
 
 
 HEAD = (
-    "| what | median | p99 | processor | floor | ratio | of processor | target | met | peers, recorded |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "| what | median | p99 | processor | floor | ratio | of processor | target | met |\n"
+    "|---|---|---|---|---|---|---|---|---|"
 )
+
+
+def yes_or_no(is_met: bool | None) -> str:  # noqa: FBT001 - a table's cell: there is nothing else to pass
+    """Return how a table says whether a target is met; nothing where there is none."""
+    return {None: "", True: "yes", False: "**no**"}[is_met]
 
 
 def number(value: float | None) -> str:
@@ -138,7 +177,7 @@ def timed(
     *,
     target: str = "",
     limit: float | None = None,
-    peers: str = "",
+    peers: Sequence[Peer] = (),
 ) -> Row:
     """Return the row of repeated times, in milliseconds."""
     middle, slowest = median(times), sorted(one.wall_s for one in times)[math.ceil(len(times) * 0.99) - 1]

@@ -21,11 +21,12 @@ def rows() -> Iterator[Row]:
     """Yield the rows."""
     small = measured(_pairs(SMALL, largest=16), rounds=7).cpu_s / PAIRS * 1e6
     yield Row(
-        what="pick and release, 64 CPUs",
-        value=small,
-        unit="µs",
-        target="≥ 20,000 a second",
-        limit=50,
+        what="pick and release, 64 CPUs: pairs a second",
+        value=1e6 / small,
+        unit="",
+        target="≥ 20,000",
+        limit=20_000,
+        at_least=True,
     )
     large = measured(_pairs(LARGE, largest=64), rounds=7).cpu_s / PAIRS * 1e6
     yield Row(

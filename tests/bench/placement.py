@@ -19,7 +19,7 @@ from nodecpu.cpuset import CpuSet
 from nodecpu.policy.picker import build_units, pick
 from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_topology
-from tests.bench.measure import machine_tree
+from tests.bench.measure import machine_tree, yes_or_no
 from tests.support import ROOT
 
 RECORDED: Final = ("amd-epyc-7451-96c", "server-2s-4n-80c", "server-2s-112c")
@@ -41,6 +41,14 @@ class Group:
     inside: tuple[Group, ...]
 
 
+_SHARES: Final = ("NUMA nodes", "L3 groups", "cores", "all, within the smallest sockets")
+
+HEAD: Final = (
+    f"| machine | requests | load | {' | '.join(_SHARES)} | cores left broken | largest request in one node, of the"
+    " free CPUs | target of all | met |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
 @dataclass
 class Score:
     """How many requests touched the fewest NUMA nodes, L3 groups, cores, and all of these in this order."""
@@ -52,26 +60,67 @@ class Score:
     largest: int = 0
     free: int = 0
 
-    def row(self, name: str, stream: str, load: float) -> str:
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The same as shares of all requests."""
+        return tuple(one / self.requests for one in (*self.least, self.joint))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """How a stream of requests was placed on a machine; ``load`` 0: each on the empty machine.
+
+    The target is for the last share. The others are told as well: each for itself is the fewest of one kind, which may
+    be had at the price of more of a larger kind.
+    """
+
+    machine: str
+    requests: str
+    load: float
+    score: Score
+
+    @property
+    def target(self) -> float:
+        """The least share that is good enough."""
+        return 0.99 if self.load else 1.0
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it is reached."""
+        return self.score.shares[-1] >= self.target
+
+    def markdown(self) -> str:
         """Return the row of the table."""
-        shares = " | ".join(f"{100 * one / self.requests:.1f} %" for one in (*self.least, self.joint))
-        return f"| {name} | {stream} | {load:.0%} | {shares} | {self.broken_cores} | {self.largest} of {self.free} |"
+        score = self.score
+        left = ("", "") if not self.load else (f"{score.broken_cores}", f"{score.largest} of {score.free}")
+        shares = [f"{share:.1%}" for share in score.shares]
+        target = f"≥ {self.target:.0%}" if self.load else "all"
+        cells = (self.machine, self.requests, f"{self.load:.0%}", *shares, *left, target, yes_or_no(self.is_met))
+        return f"| {' | '.join(cells)} |"
+
+    def json(self) -> dict[str, object]:
+        """Return it as JSON has it."""
+        return {
+            "machine": self.machine,
+            "requests": self.requests,
+            "load": self.load,
+            "shares": dict(zip(_SHARES, self.score.shares, strict=True)),
+            "cores left broken": self.score.broken_cores,
+            "largest request in one node": self.score.largest,
+            "free CPUs": self.score.free,
+            "target": self.target,
+            "met": self.is_met,
+        }
 
 
-def table() -> Iterator[str]:
-    """Yield the lines of the table."""
-    yield f"placement: shares of {STEPS} requests under churn that touch the fewest there could be; target ≥ 99 %"
-    yield ""
-    yield (
-        "| machine | requests | load | NUMA nodes | L3 groups | cores | all, within the smallest sockets | cores left"
-        " broken | largest request in one node, of the free CPUs |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
+def rows() -> Iterator[Placed]:
+    """Yield every row."""
     for name, topology in _machines():
-        yield f"| {name} | 1 to {len(topology.online)}, empty machine | 0% | {_empty(topology)} | | |"
+        everything = f"1 to {len(topology.online)}, empty machine"
+        yield Placed(machine=name, requests=everything, load=0, score=_empty(topology))
         for stream, sizes in STREAMS.items():
             for load in LOADS:
-                yield churn(topology, sizes, load).row(name, stream, load)
+                yield Placed(machine=name, requests=stream, load=load, score=churn(topology, sizes, load))
 
 
 def churn(topology: Topology, sizes: Sequence[int], load: float, steps: int = STEPS) -> Score:
@@ -96,13 +145,14 @@ def churn(topology: Topology, sizes: Sequence[int], load: float, steps: int = ST
     return score
 
 
-def _empty(topology: Topology) -> str:
+def _empty(topology: Topology) -> Score:
+    """Return how requests of every size are placed, each on the empty machine."""
     units, score, everything = build_units(topology), Score(), topology.online.mask
     for count in range(1, everything.bit_count() + 1):
         taken = pick(units, topology.online, count)
         assert taken is not None
         _judge(score, topology, everything, taken.mask)
-    return " | ".join(f"{100 * one / score.requests:.1f} %" for one in (*score.least, score.joint))
+    return score
 
 
 def _judge(score: Score, topology: Topology, free: int, taken: int) -> None:

@@ -1,8 +1,8 @@
 """The runtime's end of NRI, over a blocking socket: whatever serves the other end is what is measured.
 
-A call's time is from the write of its bytes to the read that completes its answer; messages are built before and taken
-apart after. ``own_share`` tells how much of that time was this end's own work, ``used_s`` is to tell the processor time
-of the other end so far.
+A call's time is from the write of its bytes to the read that completes its answer, less the processor time that this
+end took meanwhile; messages are built before and taken apart after. ``own_share`` tells how much was taken off,
+``used_s`` is to tell the processor time of the other end so far.
 """
 
 from __future__ import annotations
@@ -72,18 +72,20 @@ class RuntimeEnd:
         _, message = self._calls.send_request(SERVICE, method, payload)
         frames = self._mux.send(PLUGIN_CONN, message)
         used_s = self.used_s()
-        own, start = time.thread_time(), time.perf_counter()
+        before_s, start = time.thread_time(), time.perf_counter()
         self._link.sendall(frames)
         end = start
         while not self._answers:
             end = self._hear()
-        self._own_s += time.thread_time() - own
+        own_s = time.thread_time() - before_s
+        self._own_s += own_s
         self._wall_s += end - start
         self.answered_at = end
         answer = self._answers.pop()
         if answer.error is not None:
             raise RuntimeError(f"{method}: {answer.error}")
-        return Answer(took=Took(wall_s=end - start, cpu_s=self.used_s() - used_s), payload=answer.payload)
+        took = Took(wall_s=end - start - own_s, cpu_s=self.used_s() - used_s)
+        return Answer(took=took, payload=answer.payload)
 
     def drop(self) -> None:
         """End the connection, if there is one, and forget whose it was."""

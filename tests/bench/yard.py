@@ -100,10 +100,12 @@ class Process:
         return self._status("VmRSS") / 1024
 
     @property
-    def wakeups(self) -> int:
-        """How often its threads went to sleep so far."""
-        tasks = Path(f"/proc/{self._process.pid}/task").glob("*/status")
-        return sum(_status(task, "voluntary_ctxt_switches") for task in tasks)
+    def wakeups(self) -> tuple[int, int]:
+        """How often its main thread went to sleep so far, and all its others."""
+        pid = self._process.pid
+        own = _status(Path(f"/proc/{pid}/task/{pid}/status"), "voluntary_ctxt_switches")
+        tasks = Path(f"/proc/{pid}/task").glob("*/status")
+        return own, sum(_status(task, "voluntary_ctxt_switches") for task in tasks) - own
 
     def used_s(self) -> float:
         """Return the processor time that it has taken, once what it does now is done.
