@@ -16,24 +16,20 @@ from email.utils import formatdate
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from nodecpu.lab.claimrules import claim_faults
+from nodecpu.lab.admission import admitted
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, merged, node, text, without
 from nodecpu.lab.objects import (
     ACCOUNTS,
-    CLAIMS,
     KINDS,
     PODS,
-    SLICES,
-    TOPOLOGIES,
     ApiError,
     Change,
     Key,
     Kind,
     ObjectStore,
     selected,
-    topology_faults,
 )
-from nodecpu.lab.slicerules import Features, kept, slice_faults
+from nodecpu.lab.slicerules import Features
 from nodecpu.lab.trace import Trace
 
 _MAX_BODY: Final = 3 << 20
@@ -274,31 +270,16 @@ class ApiServer:
             return self._issue(request)
         if verb == "deletecollection":
             raise ApiError(405, "MethodNotAllowed", "deletecollection is not supported")
-        body = _without(request.body, fault.drop)
-        old = None if verb == "create" else self.store.get(request.key)
+        body, status = _without(request.body, fault.drop), request.subresource == "status"
+        old = None if verb == "create" else self.store.get(request.key, uid=text(body, "metadata", "uid"))
         if old is not None and verb == "patch":
             body = _patched(request, old, body)
-        body = self._admitted(request, body, old)
+        body = admitted(request.kind, body, old, status=status, features=self.features)
         if request.act == "try":
             return body
         if old is None:
             return self.store.create(request.kind, request.namespace, body)
-        return self.store.update(request.key, body, status=request.subresource == "status")
-
-    def _admitted(self, request: Request, body: JsonObject, old: JsonObject | None) -> JsonObject:
-        """Return what is to be stored: without what this version drops; ApiError for what its validation refuses."""
-        kind = request.kind
-        faults: list[str] = []
-        if kind is SLICES:
-            body = kept(body, self.features)
-            faults = slice_faults(body, old)
-        elif kind is CLAIMS and not _is_stale(body, old):
-            faults = claim_faults(body, old, status=request.subresource == "status")
-        elif kind is TOPOLOGIES:
-            faults = topology_faults(body)
-        if faults:
-            raise ApiError(422, "Invalid", f"{kind.kind} is invalid: {'; '.join(faults)}")
-        return body
+        return self.store.update(request.key, body, status=status)
 
     def _issue(self, request: Request) -> JsonObject:
         """Return a TokenRequest with its token, which is accepted from now on where ``tokens`` are asked for."""
@@ -394,12 +375,6 @@ def _patched(request: Request, old: JsonObject, patch: JsonObject) -> JsonObject
         raise ApiError(415, "UnsupportedMediaType", f"patch of type {request.content_type} is not supported")
     body = merged(old, patch)
     return body if isinstance(body, dict) else old
-
-
-def _is_stale(body: JsonObject, old: JsonObject | None) -> bool:
-    """Return whether a change is of another version than the current one: refused as that before it is validated."""
-    version = text(body, "metadata", "resourceVersion")
-    return old is not None and version not in ("", text(old, "metadata", "resourceVersion"))
 
 
 def _without(body: JsonObject, paths: Iterable[str]) -> JsonObject:

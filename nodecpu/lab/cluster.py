@@ -1,39 +1,65 @@
 """What the rest of a cluster does to the API objects of one node: scheduler, claim controller, users.
 
-All of it goes straight to the object store; the node's daemon sees it through its watches.
+All of it is admitted to the object store as the API server would; the node's daemon sees it through its watches.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from nodecpu.lab.admission import admitted
 from nodecpu.lab.apiserver import now
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, nodes, text
-from nodecpu.lab.objects import CLAIMS, CLASSES, EVENTS, NODES, PODS, SLICES, TOPOLOGIES, ApiError, Key, ObjectStore
+from nodecpu.lab.objects import (
+    CLAIMS,
+    CLASSES,
+    EVENTS,
+    NODES,
+    PODS,
+    SLICES,
+    TOPOLOGIES,
+    ApiError,
+    Key,
+    Kind,
+    ObjectStore,
+)
 from nodecpu.lab.podspec import claim_names, mcpu, qos_class, with_defaults
 from nodecpu.lab.scheduler import Want, allocate, counted, pool_of
+from nodecpu.lab.slicerules import DEFAULT, Features
 
 _FINALIZER = "resource.kubernetes.io/delete-protection"
 
 
 class Cluster:
-    """One cluster with one node, and one driver of interest."""
+    """One cluster with one node, and one driver of interest; ``features`` tells what its API server knows by now."""
 
-    def __init__(self, store: ObjectStore, *, node_name: str, driver: str) -> None:
+    def __init__(
+        self, store: ObjectStore, *, node_name: str, driver: str, features: Callable[[], Features] = lambda: DEFAULT
+    ) -> None:
         self.store = store
         self.node_name = node_name
         self.driver = driver
+        self._features = features
+
+    def create(self, kind: Kind, namespace: str, body: JsonObject) -> JsonObject:
+        """Return an object made as the API server makes it; ApiError for one that it refuses."""
+        return self.store.create(kind, namespace, admitted(kind, body, None, status=False, features=self._features()))
+
+    def update(self, key: Key, body: JsonObject, *, status: bool = False) -> JsonObject:
+        """Return an object changed as the API server changes it; ApiError for what it refuses."""
+        stored = admitted(key.kind, body, self.store.get(key), status=status, features=self._features())
+        return self.store.update(key, stored, status=status)
 
     def populate(self) -> None:
         """Make the Node and the DeviceClass."""
-        made = self.store.create(NODES, "", {"metadata": {"name": self.node_name}, "spec": {}})
+        made = self.create(NODES, "", {"metadata": {"name": self.node_name}, "spec": {}})
         ready: JsonObject = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        self.store.update(
+        self.update(
             Key(kind=NODES, namespace="", name=self.node_name), made | {"status": {"conditions": [ready]}}, status=True
         )
         selector: JsonObject = {"cel": {"expression": f'device.driver == "{self.driver}"'}}
-        self.store.create(CLASSES, "", {"metadata": {"name": self.driver}, "spec": {"selectors": [selector]}})
+        self.create(CLASSES, "", {"metadata": {"name": self.driver}, "spec": {"selectors": [selector]}})
 
     def slices(self) -> list[JsonObject]:
         """Return the driver's slices."""
@@ -56,7 +82,7 @@ class Cluster:
         if template:
             metadata["annotations"] = {"resource.kubernetes.io/pod-claim-name": template}
         listed: list[Json] = list(requests.values())
-        return self.store.create(CLAIMS, namespace, {"metadata": metadata, "spec": {"devices": {"requests": listed}}})
+        return self.create(CLAIMS, namespace, {"metadata": metadata, "spec": {"devices": {"requests": listed}}})
 
     def allocate(self, namespace: str, name: str, wants: Sequence[Want]) -> JsonObject:
         """Return a claim after the scheduler has allocated it. Raises Unschedulable."""
@@ -68,16 +94,16 @@ class Cluster:
         pool = pool_of(self.slices(), self.driver, self.node_name)
         allocation = allocate(pool, others, wants, now=now())
         metadata: JsonObject = node(claim, "metadata") | {"finalizers": [_FINALIZER]}
-        claim = self.store.update(key, claim | {"metadata": metadata})
-        return self.store.update(key, claim | {"status": {"allocation": allocation}}, status=True)
+        claim = self.update(key, claim | {"metadata": metadata})
+        return self.update(key, claim | {"status": {"allocation": allocation}}, status=True)
 
     def deallocate(self, namespace: str, name: str) -> None:
         """Clear a claim's status and finalizer, as the claim controller does after the last pod."""
         key = Key(kind=CLAIMS, namespace=namespace, name=name)
-        claim = self.store.update(key, self.store.get(key) | {"status": {}}, status=True)
+        claim = self.update(key, self.store.get(key) | {"status": {}}, status=True)
         metadata = node(claim, "metadata")
         metadata.pop("finalizers", None)
-        self.store.update(key, claim | {"metadata": metadata})
+        self.update(key, claim | {"metadata": metadata})
 
     def delete_claim(self, namespace: str, name: str) -> None:
         """Delete a claim, finalizer or not."""
@@ -95,7 +121,7 @@ class Cluster:
         """Return a pod bound to the node, its claims reserved for it; ``generated`` names claims made of templates."""
         spec = with_defaults(spec) | {"nodeName": self.node_name, "restartPolicy": "Always"}
         metadata: JsonObject = {"name": name} | ({"annotations": annotations} if annotations else {})
-        pod = self.store.create(PODS, namespace, {"metadata": metadata, "spec": spec})
+        pod = self.create(PODS, namespace, {"metadata": metadata, "spec": spec})
         key = Key(kind=PODS, namespace=namespace, name=name)
         status: JsonObject = {"phase": "Pending", "qosClass": qos_class(spec)}
         of_templates = [one for one in nodes(spec, "resourceClaims") if "resourceClaimTemplateName" in one]
@@ -108,7 +134,7 @@ class Cluster:
         claims = [self.store.get(Key(kind=CLAIMS, namespace=namespace, name=name)) for name in names]
         if told := [one for one in (counted(self.slices(), claim) for claim in claims) if one]:
             status["nodeAllocatableResourceClaimStatuses"] = list(told)
-        pod = self.store.update(key, pod | {"status": status}, status=True)
+        pod = self.update(key, pod | {"status": status}, status=True)
         for claim in claim_names(pod).values():
             self.reserve(namespace, claim, name, text(pod, "metadata", "uid"))
         return pod
@@ -134,7 +160,7 @@ class Cluster:
             if text(one, "name") == container:
                 one["resources"] = node(one, "resources") | resources
         spec: JsonObject = node(pod, "spec") | {"containers": list(containers)}
-        return self.store.update(key, pod | {"spec": spec})
+        return self.update(key, pod | {"spec": spec})
 
     def note_event(self, pod: JsonObject, reason: str, message: str) -> None:
         """Write an event about a pod, as the kubelet does."""
@@ -147,7 +173,7 @@ class Cluster:
             "message": message,
             "type": "Warning",
         }
-        self.store.create(EVENTS, namespace, body)
+        self.create(EVENTS, namespace, body)
 
     def topology(self, path: str) -> Json:
         """Return a value of the node's topology object by its path, ``zone/resource/field`` or ``zone/attribute``."""
@@ -178,4 +204,4 @@ class Cluster:
         key = Key(kind=CLAIMS, namespace=namespace, name=claim)
         old = self.store.get(key)
         reserved: list[Json] = list(users)
-        self.store.update(key, old | {"status": node(old, "status") | {"reservedFor": reserved}}, status=True)
+        self.update(key, old | {"status": node(old, "status") | {"reservedFor": reserved}}, status=True)

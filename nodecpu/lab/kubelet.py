@@ -380,7 +380,7 @@ class Kubelet:
         namespace, name = _pod_key(pod)
         key = Key(kind=PODS, namespace=namespace, name=name)
         stored = self._cluster.store.get(key)
-        self._cluster.store.update(key, stored | {"status": node(stored, "status") | {"phase": phase}}, status=True)
+        self._cluster.update(key, stored | {"status": node(stored, "status") | {"phase": phase}}, status=True)
 
 
 def claim_drivers(claim: Mapping[str, Json]) -> tuple[str, ...]:

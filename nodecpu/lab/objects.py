@@ -164,9 +164,15 @@ class ObjectStore:
             self._version = max(self._version, int(text(value, "metadata", "resourceVersion")))
         self.forget()
 
-    def get(self, key: Key) -> JsonObject:
-        """Return an object; ApiError 404 if there is none."""
+    def get(self, key: Key, *, uid: str = "") -> JsonObject:
+        """Return an object; ApiError 404 if there is none, 409 if it had to be the one with a UID (as in a PUT).
+
+        Source: preconditions are checked against what is there, be it nothing (apiserver registry/rest/update.go and
+        storage/etcd3, GuaranteedUpdate with ignoreNotFound).
+        """
         found = self._objects.get(key)
+        if found is None and uid:
+            raise _other_uid(key, uid)
         if found is None:
             raise ApiError(404, "NotFound", f"{key} not found")
         return node(found)
@@ -213,8 +219,9 @@ class ObjectStore:
 
         A resource version in the body must be the current one (409).
         """
-        old = self.get(key)
-        self._check(key, old, text(body, "metadata", "uid"), text(body, "metadata", "resourceVersion"))
+        uid = text(body, "metadata", "uid")
+        old = self.get(key, uid=uid)
+        self._check(key, old, uid, text(body, "metadata", "resourceVersion"))
         new = node(old) if status else node(body)
         if status:
             new["status"] = leaf(body, "status")
@@ -272,7 +279,7 @@ class ObjectStore:
 
     def _check(self, key: Key, old: JsonObject, uid: str, version: str) -> None:
         if uid and uid != text(old, "metadata", "uid"):
-            raise ApiError(409, "Conflict", f"{key}: precondition failed: UID in precondition: {uid}")
+            raise _other_uid(key, uid)
         if version and version != text(old, "metadata", "resourceVersion"):
             raise ApiError(
                 409,
@@ -292,6 +299,10 @@ class ObjectStore:
         self._changes.append(Change(version=self._version, kind=key.kind, type=change, object=node(value)))
         self._changed()
         return node(value)
+
+
+def _other_uid(key: Key, uid: str) -> ApiError:
+    return ApiError(409, "Conflict", f"{key}: precondition failed: UID in precondition: {uid}")
 
 
 def selected(value: Mapping[str, Json], selector: str) -> bool:

@@ -68,6 +68,13 @@ def quantity(value: Json) -> Fraction:
     return Fraction(found[1]) * _SUFFIX[found[2] or ""]
 
 
+def signed(value: Json) -> Fraction:
+    """Return a Kubernetes quantity that may be negative as a number; ValueError for other forms."""
+    if isinstance(value, str) and value[:1] in ("+", "-"):
+        return quantity(value[1:]) * (-1 if value[0] == "-" else 1)
+    return quantity(value)
+
+
 def mcpu(value: Json) -> int:
     """Return a CPU quantity in milli-CPU, rounded up; 0 for None."""
     return 0 if value is None else -int(-quantity(value) * 1000 // 1)

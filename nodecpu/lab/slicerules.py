@@ -1,7 +1,8 @@
 """What an API server makes of a ResourceSlice (pure): the fields it drops, by version and gates, and what it refuses.
 
 Source: pkg/apis/resource/validation and pkg/registry/resource/resourceslice of Kubernetes 1.36; resource/v1 types.go of
-1.36 and 1.37; feature gates with their defaults per version.
+1.36 and 1.37; feature gates with their defaults per version. Signs are looked at where a step is given, as a server of
+1.37 does: to earlier ones a step of zero is a division by zero.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
 from nodecpu.lab.jsontree import Json, JsonObject, leaf, node, text, view, views
-from nodecpu.lab.podspec import quantity
+from nodecpu.lab.podspec import signed
 
 OLDEST: Final = 34
 """Minor version of the first Kubernetes with resource.k8s.io/v1."""
@@ -157,7 +159,10 @@ def _device_faults(device: Mapping[str, Json], driver: str) -> Iterator[str]:
         one = view(capacity, name)
         if "requestPolicy" in one and not device.get("allowMultipleAllocations"):
             yield f"capacity[{name}].requestPolicy: only with allowMultipleAllocations"
-        yield from (f"capacity[{name}].requestPolicy.{fault}" for fault in _policy_faults(one))
+        if unreadable := [f"capacity[{name}].{fault}" for fault in _unreadable(one)]:
+            yield from unreadable
+        else:
+            yield from (f"capacity[{name}].requestPolicy.{fault}" for fault in _policy_faults(one))
     yield from _taint_faults(views(device, "taints"))
     yield from _mapping_faults(device, capacity, driver)
 
@@ -188,7 +193,7 @@ def _policy_faults(capacity: Mapping[str, Json]) -> Iterator[str]:
     policy = view(capacity, "requestPolicy")
     if not policy:
         return
-    limits, value = view(policy, "validRange"), quantity(leaf(capacity, "value"))
+    limits = view(policy, "validRange")
     if ("validRange" in policy or "validValues" in policy) and not text(policy, "default"):
         yield "default: Required value"
     if "validRange" in policy and "validValues" in policy:
@@ -197,15 +202,39 @@ def _policy_faults(capacity: Mapping[str, Json]) -> Iterator[str]:
         return
     if "min" not in limits:
         yield "validRange.min: Required value"
-    default = quantity(leaf(policy, "default") or "0")
-    least, step = quantity(leaf(limits, "min") or "0"), quantity(leaf(limits, "step") or "0")
-    most = quantity(leaf(limits, "max") or leaf(capacity, "value"))
+    value = signed(leaf(capacity, "value"))
+    default, least = signed(leaf(policy, "default") or "0"), signed(leaf(limits, "min") or "0")
+    most = signed(leaf(limits, "max") or leaf(capacity, "value"))
     if not least <= default <= most <= value:
         yield f"default: {default} is not between {least} and {most}"
-    if step and least + step > value:
+    if "step" in limits:
+        on_steps = (default, most) if "max" in limits else (default,)
+        yield from _step_faults(signed(leaf(limits, "step")), least, on_steps, value)
+
+
+def _step_faults(step: Fraction, least: Fraction, on_steps: tuple[Fraction, ...], value: Fraction) -> Iterator[str]:
+    if step <= 0:
+        yield f"validRange.step: Invalid value: {step}: must be greater than zero"
+        return
+    if least + step > value:
         yield f"validRange.step: {least} + {step} is above {value}"
-    if step and ((default - least) % step or ("max" in limits and (most - least) % step)):
+    if min(least, *on_steps) < 0:
+        yield f"validRange: Invalid value: {min(least, *on_steps)}: must be greater than or equal to 0"
+    if any((one - least) % step for one in on_steps):
         yield "default and max have to be on steps"
+
+
+def _unreadable(capacity: Mapping[str, Json]) -> Iterator[str]:
+    """Yield what of a capacity is no quantity: a server refuses that while decoding."""
+    policy, limits = view(capacity, "requestPolicy"), view(capacity, "requestPolicy", "validRange")
+    told = {"value": capacity.get("value")}
+    told |= {"requestPolicy.default": policy["default"]} if "default" in policy else {}
+    told |= {f"requestPolicy.validRange.{name}": limits[name] for name in ("min", "max", "step") if name in limits}
+    for path, amount in told.items():
+        try:
+            signed(amount)
+        except ValueError as error:
+            yield f"{path}: {error}"
 
 
 def _taint_faults(taints: tuple[Mapping[str, Json], ...]) -> Iterator[str]:

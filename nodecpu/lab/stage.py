@@ -148,7 +148,7 @@ class Stage:
         self.trace = Trace()
         self.api = ApiServer(self.trace)
         self.api.features = settings.kubernetes
-        self.cluster = Cluster(self.api.store, node_name=NODE_NAME, driver=DRIVER)
+        self.cluster = Cluster(self.api.store, node_name=NODE_NAME, driver=DRIVER, features=lambda: self.api.features)
         self.machine_root = machine_root
         driver = CgroupDriver.CGROUPFS if settings.real else CgroupDriver(settings.cgroup_driver)
         group = f"/{root.name}" if settings.real else ""

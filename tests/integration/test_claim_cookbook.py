@@ -83,15 +83,15 @@ def populate(stage: Stage) -> None:
     """Make the classes, and the slices of other drivers."""
     for one in (plain(made) for made in device_classes(Choices(numa_nodes=4))):
         if text(one, "metadata", "name") != "dra.cpu":  # the stage has it
-            stage.cluster.store.create(CLASSES, "", one)
+            stage.cluster.create(CLASSES, "", one)
     for driver, (class_name, attributes) in PEERS.items():
         selector: JsonObject = {"cel": {"expression": f'device.driver == "{driver}"'}}
         metadata: JsonObject = {"name": class_name}
-        stage.cluster.store.create(CLASSES, "", {"metadata": metadata, "spec": {"selectors": [selector]}})
+        stage.cluster.create(CLASSES, "", {"metadata": metadata, "spec": {"selectors": [selector]}})
         device: JsonObject = {"name": "dev0", "attributes": dict(attributes)}
         pool: JsonObject = {"name": NODE_NAME, "generation": 1, "resourceSliceCount": 1}
         spec: JsonObject = {"driver": driver, "nodeName": NODE_NAME, "pool": pool, "devices": [device]}
-        stage.cluster.store.create(SLICES, "", {"metadata": {"name": f"peer-{driver}"}, "spec": spec})
+        stage.cluster.create(SLICES, "", {"metadata": {"name": f"peer-{driver}"}, "spec": spec})
 
 
 def allocate(stage: Stage, name: str, spec: JsonObject, template: str) -> None:
@@ -99,13 +99,13 @@ def allocate(stage: Stage, name: str, spec: JsonObject, template: str) -> None:
     metadata: JsonObject = {"name": name}
     if template:
         metadata["annotations"] = {"resource.kubernetes.io/pod-claim-name": template}
-    made = store.create(CLAIMS, "default", {"metadata": metadata, "spec": spec})
+    made = stage.cluster.create(CLAIMS, "default", {"metadata": metadata, "spec": spec})
     slices = store.find(SLICES)
     pools = [pool_of(slices, driver, NODE_NAME) for driver in ("dra.cpu", *PEERS)]
     others = [one for one in store.find(CLAIMS) if one["metadata"] != made["metadata"]]
     allocation = allocate_spec(pools, others, spec, lambda name: class_of(stage, name), now=now())
     key = Key(kind=CLAIMS, namespace="default", name=name)
-    store.update(key, made | {"status": {"allocation": allocation}}, status=True)
+    stage.cluster.update(key, made | {"status": {"allocation": allocation}}, status=True)
 
 
 def class_of(stage: Stage, name: str) -> JsonObject:

@@ -368,7 +368,7 @@ class KubeletStory:
         ]
         pool: JsonObject = {"name": "node1", "generation": 1, "resourceSliceCount": 1}
         spec: JsonObject = {"driver": "rec.example", "nodeName": "node1", "pool": pool, "devices": list(devices)}
-        self._cluster.store.create(SLICES, "", {"metadata": {"name": "node1-rec"}, "spec": spec})
+        self._cluster.create(SLICES, "", {"metadata": {"name": "node1-rec"}, "spec": spec})
 
     def claim(self, name: str) -> None:
         wants = (Want(request="r", cpus="2"),)

@@ -10,7 +10,8 @@ from nodecpu.lab.claimrules import claim_faults
 from nodecpu.lab.jsontree import Json, JsonObject
 
 KIBIBYTE = 1 << 10
-AMOUNTS: tuple[Json, ...] = (3, "1500m", "1e1", ".5", "2Ki")
+AMOUNTS: tuple[Json, ...] = (3, "1500m", "1e1", ".5", "2Ki", "0", "-2")
+"""A real server decodes them, and does not look at their signs: to refuse what comes of them is the driver's (C1)."""
 
 
 def exact(name: Json = "main", cpus: Json = "2") -> JsonObject:

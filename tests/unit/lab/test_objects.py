@@ -67,6 +67,17 @@ def test_update_with_an_old_version_conflicts_and_changes_nothing() -> None:
     assert text(objects.get(POD), "spec", "nodeName") == "y"
 
 
+def test_what_is_gone_conflicts_with_an_update_of_that_object_and_is_not_found_by_name_alone() -> None:
+    """A PUT that tells a UID has it as a precondition, which what is not there does not meet."""
+    objects = store()
+    old = objects.create(PODS, "default", pod())
+    objects.remove(POD)
+    for body, status in ((old, 409), (pod(), 404)):
+        with pytest.raises(ApiError) as failed:
+            objects.update(POD, body)
+        assert failed.value.status == status
+
+
 def test_main_and_status_are_written_apart() -> None:
     objects = store()
     made = objects.create(PODS, "default", pod(nodeName="x"))

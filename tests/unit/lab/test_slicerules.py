@@ -56,6 +56,24 @@ ROOTS: JsonObject = {"resource.kubernetes.io/pcieRoot": {"strings": ["pci0000:00
         pytest.param(policy("2", default="2", validRange={"min": "2", "step": "2"}), "is above", id="step too long"),
         pytest.param(policy("9", default="2", validRange={"min": "1", "step": "2"}), "on steps", id="off the steps"),
         pytest.param(
+            policy("9", default="1", validRange={"min": "1", "max": "8", "step": "2"}),
+            "on steps",
+            id="most off the steps",
+        ),
+        pytest.param(
+            policy("4", default="1", validRange={"min": "1", "step": "0"}), "greater than zero", id="step of nothing"
+        ),
+        pytest.param(
+            policy("4", default="1", validRange={"min": "1", "step": "-1"}), "greater than zero", id="step back"
+        ),
+        pytest.param(
+            policy("4", default="-1", validRange={"min": "-1", "step": "1"}), "or equal to 0", id="less than nothing"
+        ),
+        pytest.param(policy("0", default="1", validRange={"min": "1"}), "not between", id="capacity of nothing"),
+        pytest.param(policy("-4", default="1", validRange={"min": "1"}), "not between", id="capacity below nothing"),
+        pytest.param(device(capacity={"c": {"value": "four"}}), "value: not a quantity", id="word for a quantity"),
+        pytest.param(policy("4", default="--1", validRange={"min": "1"}), "default: not a quantity", id="two signs"),
+        pytest.param(
             device(nodeAllocatableResourceMappings={"gpu": {}}), "Unsupported value", id="mapping of another resource"
         ),
         pytest.param(
