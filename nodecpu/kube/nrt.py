@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -187,12 +188,15 @@ class TopologyPublisher:
     async def run(self) -> None:
         """Publish until cancelled, whatever happens to the API server."""
         backoff = Backoff(first_s=self._floor_s, cap_s=60.0)
+        loop = asyncio.get_running_loop()
+        recheck_at = loop.time() + self._recheck_s
         self._due.set()
         while True:
-            try:
-                async with asyncio.timeout(self._recheck_s):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(recheck_at):
                     await self._due.wait()
-            except TimeoutError:
+            if loop.time() >= recheck_at:  # by the clock: changes in a row must not put it off
+                recheck_at = loop.time() + self._recheck_s
                 self._stored = None  # somebody may have changed or deleted it
             self._due.clear()
             try:

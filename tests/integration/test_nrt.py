@@ -132,6 +132,25 @@ def test_what_others_do_to_it_is_mended(what: str) -> None:
     run(test)
 
 
+def test_what_others_do_to_it_is_mended_while_changes_come_one_after_the_other() -> None:
+    """X2: changes that mean nothing new do not put the look off for ever."""
+    pools = Pools()
+
+    async def test() -> None:
+        async with cluster() as one, published(one, pools, recheck_s=0.2) as publisher:
+            await until(lambda: available(one) == "4")
+            one.server.store.update(KEY, stored(one) | {"zones": []})
+
+            def look() -> bool:
+                publisher.changed()  # more often than it is time to look
+                return available(one) == "4"
+
+            await until(look)
+            await until(lambda: publisher.writes == 2)
+
+    run(test)
+
+
 def test_conflict_is_resolved_by_reading_again() -> None:
     """X2."""
     pools = Pools()
