@@ -28,6 +28,9 @@ from nodecpu.reports import CLAIM, Subject
 MAX_MESSAGE_BYTES: Final = 1024
 """Longer notes are refused by events.k8s.io. Source: pkg/apis/core/validation/events.go."""
 
+_MAX_STEM: Final = 230
+"""A name has at most 253 characters, of which a dot and sixteen digits follow."""
+
 _COMPONENT: Final = "nodecpu"
 _KNOWN: Final = 512
 _WAITING: Final = 128
@@ -148,7 +151,7 @@ class Events:
                     raise
                 event.name = ""  # events live for an hour
         if not event.name:
-            name = f"{event.subject.name[:230]}.{secrets.token_hex(8)}"
+            name = f"{_stem(event.subject.name)}.{secrets.token_hex(8)}"
             await self._api.send("POST", events, msgspec.json.encode(self._object(event, name, count)))
             event.name = name
         event.told_at = self._clock()
@@ -191,6 +194,11 @@ class Events:
         if not self._refused:
             self._refused = True
             kv(_log, logging.WARNING, "events cannot be written, the journal has them all the same", err=error)
+
+
+def _stem(name: str) -> str:
+    """Return as much of an object's name as an event's has room for: labels that end as a label may."""
+    return name[:_MAX_STEM].rstrip("-.")
 
 
 def _cut(message: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from nodecpu.errors import LinkError
 from nodecpu.kube.client import ApiError
 from nodecpu.kube.events import MAX_MESSAGE_BYTES, Events
+from nodecpu.lab.slicerules import SUBDOMAIN
 from nodecpu.reports import CLAIM, POD, Subject
 
 WEB = Subject(kind=POD, namespace="shop", name="web", uid="u1")
@@ -191,5 +192,20 @@ def test_message_stays_within_the_limit() -> None:
         case.report(message="ä" * 3000)
         await case.send()
         assert len(case.api.sent[0][2]["message"].encode()) <= MAX_MESSAGE_BYTES
+
+    play(story)
+
+
+@pytest.mark.parametrize("end", ["-", ".", "-.", "a"])
+def test_name_that_is_cut_is_a_name_all_the_same(end: str) -> None:
+    """Cut between two labels, or within one before a hyphen, it would end in what no label ends in."""
+    name = "p" * (230 - len(end)) + end + "x" * 20
+
+    async def story(case: Case) -> None:
+        case.report(Subject(kind=POD, namespace="shop", name=name, uid="u3"))
+        await case.send()
+        made = case.api.sent[0][2]["metadata"]["name"]
+        assert len(made) <= 253
+        assert SUBDOMAIN.fullmatch(made)
 
     play(story)
