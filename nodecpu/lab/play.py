@@ -65,6 +65,7 @@ class Player:
             "delete": self._delete,
             "prepare": self._prepare,
             "unprepare": self._unprepare,
+            "pod": self._make_pod,
             "start": self._start,
             "sandbox": self._sandbox,
             "run": self._run,
@@ -205,6 +206,9 @@ class Player:
         hand_over(self._stage.cdi, DRIVER, self._stage.kubelet.checkpoint.values(), self._running())
 
     # --- pods --------------------------------------------------------------------------------------------------------
+
+    async def _make_pod(self, step: Step) -> None:
+        self._pod(step.target)
 
     async def _start(self, step: Step) -> None:
         mark = len(self._stage.trace)

@@ -115,6 +115,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
             of="pods",
             options=_options(error=_ERROR, tries=_TRIES, prepares=((int,), "prepare calls made, exactly")),
         ),
+        "pod": Verb(help="create a pod, which reserves its claims; the kubelet is slow to see it", of="pods"),
         "sandbox": Verb(
             help="create a pod, prepare, make its sandbox, no container",
             of="pods",
