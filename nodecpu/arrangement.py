@@ -6,11 +6,12 @@ Made at start, and made anew beside the old one when the configuration is read a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodecpu.config import Config
 from nodecpu.cpuset import CpuSet
-from nodecpu.dra.devices import Device, Dividing, devices_of, known_devices, whole_devices
+from nodecpu.dra.devices import Device, Dividing, devices_of, known_devices, untold_roots, whole_devices
 from nodecpu.errors import HostError
 from nodecpu.policy.machine import Machine
 from nodecpu.policy.picker import Unit, build_units
@@ -22,13 +23,17 @@ from nodecpu.topology.model import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """A machine as a configuration arranges it. ``available`` is its configured limit, ``cores`` are all of it."""
+    """A machine as a configuration arranges it. ``available`` is its configured limit, ``cores`` are all of it.
+
+    ``untold_roots`` are the PCIe roots near devices that have no room for them.
+    """
 
     available: CpuSet | None
     tree: PoolTree
     machine: Machine
     devices: tuple[Device, ...]
     cores: tuple[CpuSet, ...]
+    untold_roots: Mapping[str, tuple[str, ...]]
 
     @property
     def usable(self) -> Usable:
@@ -86,6 +91,7 @@ def arrange(
         ),
         devices=devices,
         cores=tuple(core.cpus for core in topology.cores),
+        untold_roots=untold_roots(topology, devices),
     )
 
 

@@ -204,6 +204,16 @@ def roots_near(topology: Topology, cpus: CpuSet) -> tuple[str, ...]:
     return tuple(sorted(root.name for root in topology.pcie_roots if cpus <= root.cpus))
 
 
+def untold_roots(topology: Topology, devices: Iterable[Device]) -> Mapping[str, tuple[str, ...]]:
+    """Return, by device, the PCIe roots near it that have no room in its list of values, the last ones by name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for device in devices:
+        told = device.attributes.get(PCIE_ROOT) if device.cpus else None
+        if isinstance(told, tuple) and (left := roots_near(topology, device.cpus)[len(told) :]):
+            found[device.name] = left
+    return found
+
+
 def threads_of(topology: Topology) -> Mapping[int, int]:
     """Return for each CPU how many threads its core has online."""
     return {cpu: len(core.cpus) for core in topology.cores for cpu in core.cpus}

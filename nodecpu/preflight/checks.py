@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nodecpu.config import Config
 from nodecpu.nri.versions import RuntimeVersion
 from nodecpu.preflight.finding import Finding
-from nodecpu.preflight.host import arranged_host, host_findings, size_findings
+from nodecpu.preflight.host import arranged_host, host_findings, roots_findings, size_findings
 from nodecpu.preflight.kubelet import directory_finding, kubelet_findings, read_kubelet
 from nodecpu.preflight.runtime import (
     Run,
@@ -43,6 +43,7 @@ def local_findings(
     yield machine
     if arranged is not None:
         yield from size_findings(arranged.usable.all, len(arranged.devices))
+        yield from roots_findings(arranged)
     yield from host_findings(config)
     runtimes = read_runtimes(root)
     if link is None:

@@ -62,6 +62,21 @@ def size_findings(cpus: CpuSet, devices: int) -> Iterator[Finding]:
         )
 
 
+def roots_findings(arranged: Arrangement) -> Iterator[Finding]:
+    """Yield a warning where a device is near more PCIe roots than it can tell (D2)."""
+    if not arranged.untold_roots:
+        return
+    name, roots = next(iter(arranged.untold_roots.items()))
+    others = len(arranged.untold_roots) - 1
+    yield warning(
+        "PCIe roots",
+        f"{name} has no room for {len(roots)} of the PCIe roots near it, from {roots[0]} on"
+        + (f"; so have {others} others" if others else "")
+        + ": claims do not get CPUs beside what is on those",
+        "match such claims by resource.kubernetes.io/numaNode",
+    )
+
+
 def host_findings(config: Config) -> Iterator[Finding]:
     """Yield what is right and wrong with cgroups and directories."""
     paths = config.paths

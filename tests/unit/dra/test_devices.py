@@ -17,6 +17,7 @@ from nodecpu.dra.devices import (
     known_devices,
     offered_devices,
     threads_of,
+    untold_roots,
     whole_devices,
 )
 from nodecpu.policy.usable import Usable, usable_cpus
@@ -312,6 +313,13 @@ def test_no_device_tells_more_values_than_the_server_takes() -> None:
     told = device.attributes[PCIE_ROOT]
     assert isinstance(told, tuple)
     assert len(told) + len(device.attributes) - 1 == MAX_VALUES == 48
+    assert untold_roots(topology, [device]) == {device.name: tuple(f"r{n:02d}" for n in range(len(told), 60))}
+    few = rooted(topology, a="0-3")
+    assert untold_roots(few, devices_of(few, usable(few), dividing=Dividing(pcie_roots=True), driver="dra.cpu")) == {}
+
+
+def test_full_cores_come_in_steps_of_the_largest_core() -> None:
+    """D1: where cores have one thread or two."""
     mixed = build_topology(Shape(cores=3, single_cores=(1,)))
     assert {device.step for device in devices(mixed, reserved="", full_cores=True)} == {2}
 

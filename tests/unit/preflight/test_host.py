@@ -12,6 +12,7 @@ from nodecpu.arrangement import not_reserved
 from nodecpu.config import Config, Kube, parse
 from nodecpu.cpuset import CpuSet
 from nodecpu.lab.machine import parse_machine, write_machine
+from nodecpu.preflight.checks import local_findings
 from nodecpu.preflight.finding import Finding, Grade
 from nodecpu.preflight.host import arranged_host, host_findings, size_findings
 
@@ -144,3 +145,14 @@ def test_what_goes_wrong_with_large_machines_is_told_before_it_does(cpus: str, d
     found = list(size_findings(CpuSet.parse(cpus), devices))
     assert [one.check for one in found] == checks
     assert all(one.grade is Grade.WARNING for one in found)
+
+
+def test_pcie_roots_that_a_device_has_no_room_for_are_told(tmp_path: Path) -> None:
+    """D2: they are left out of the attribute, and not without a word."""
+    assert "PCIe roots" not in {one.check for one in local_findings(config(tmp_path), None, run=lambda _: "")}
+    for number in range(60):
+        (tmp_path / f"sys/devices/pci{number:04x}:00").mkdir(parents=True)
+    made = config(tmp_path, "[dra]\npcie_roots = true\n")
+    (found,) = (one for one in local_findings(made, None, run=lambda _: "") if one.check == "PCIe roots")
+    assert found.grade is Grade.WARNING
+    assert found.seen.startswith("cpudevnuma000 has no room for 23 of the PCIe roots near it, from pci0025:00 on: ")
