@@ -17,14 +17,15 @@ one int: each size, the smallest lowest, has three fields, and bit ``n`` of a fi
 
 So the lowest census bit that serves a request names its best home, which is found by walking down from the top past the
 children that have that bit. A census depends on nothing but the free CPUs inside the unit, so each unit remembers its
-last one: only what changed is counted again. The memory saves time and never changes an answer.
+last two, of all that is free and of whole cores alone: only what changed is counted again. The memory saves time and
+never changes an answer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, final
 
@@ -102,12 +103,16 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Census:
-    """What a unit holds with ``free``: the bits of it and all below, its own among them, and CPUs in whole cores."""
+    """What a unit holds with ``free``: the bits of it and all below, its own among them, and CPUs in whole cores.
+
+    ``around`` remembers what lies around the best units inside, by census bit.
+    """
 
     free: int = 0
     bits: int = 0
     own: int = 0
     whole: int = 0
+    around: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @final
@@ -119,7 +124,7 @@ class Unit:
     ``levels``, of these and of their groups alone: the masks of NUMA nodes, of L3 groups and of cores inside.
     """
 
-    __slots__ = ("_around", "_last", "children", "groups", "kind", "layout", "levels", "mask", "size", "wide")
+    __slots__ = ("_before", "_last", "children", "groups", "kind", "layout", "levels", "mask", "size", "wide")
 
     def __init__(self, mask: int, children: tuple[Unit, ...], layout: _Layout) -> None:
         self.mask = mask
@@ -133,8 +138,7 @@ class Unit:
         below = tuple(unit for child in children for unit in child.wide)
         self.wide: tuple[Unit, ...] = (self, *below) if self.groups else below
         self.kind = (self.size, bool(self.groups))
-        self._last = _Census()
-        self._around: dict[int, tuple[int, ...]] = {}
+        self._last, self._before = _Census(), _Census()
 
     def _inside(self, level: tuple[int, ...]) -> tuple[Unit, ...]:
         """Return the units of a level inside, if they make up this one."""
@@ -156,14 +160,17 @@ class Unit:
         """Return the census for ``free``, which is within the unit and not empty."""
         if self._last.free == free:
             return self._last
+        self._last, self._before = self._before, self._last
+        if self._last.free == free:
+            return self._last
         bits, whole = 0, free if free == self.mask else 0
-        for child, part in self.parts(free):
-            below = child.census(part)
-            bits |= below.bits
-            whole |= below.whole
+        for child in self.children:
+            if part := free & child.mask:
+                below = child.census(part)
+                bits |= below.bits
+                whole |= below.whole
         own = self.layout.bits_of(self.kind, free.bit_count(), whole.bit_count())
         self._last = _Census(free, bits | own, own, whole)
-        self._around.clear()
         return self._last
 
     def around(self, free: int, home: int) -> tuple[int, ...]:
@@ -171,10 +178,10 @@ class Unit:
         census = self.census(free)
         if home & census.own:
             return ()
-        if home not in self._around:
+        if home not in census.around:
             below = (child.around(part, home) for child, part in self.parts(free) if child.census(part).bits & home)
-            self._around[home] = (*min(below), free.bit_count())
-        return self._around[home]
+            census.around[home] = (*min(below), free.bit_count())
+        return census.around[home]
 
 
 def build_units(topology: Topology) -> Unit:
@@ -231,17 +238,26 @@ def _take(unit: Unit, free: int, count: int) -> int:
     """Return the mask of ``count`` CPUs of ``free``, which is within the unit and has at least that many."""
     if count in (0, free.bit_count()):
         return free if count else 0
-    home = _lowest_bit(unit.census(free).bits & unit.layout.homes(count))
+    census = unit.census(free)
+    home = _lowest_bit(census.bits & unit.layout.homes(count))
     if home & unit.layout.crossing:
         return _take_crossing(unit, home, free, count)
-    while not home & unit.census(free).own:
+    while not home & census.own:
         towards = [one for one in unit.parts(free) if one[0].census(one[1]).bits & home]
-        unit, free = min(towards, key=lambda one: one[0].around(one[1], home))
-    whole = unit.census(free).whole
+        unit, free = _fullest_around(towards, home)
+        census = unit.census(free)
+    whole = census.whole
     if home & unit.layout.mixed:
         rest = count % unit.layout.threads
         return _take_across(unit, whole, count - rest) | _take_across(unit, free & ~whole, rest)
     return _take_across(unit, whole if home & unit.layout.whole else free, count)
+
+
+def _fullest_around(some: list[tuple[Unit, int]], home: int) -> tuple[Unit, int]:
+    """Return which of some units, each with its free CPUs, has the best of a census bit in the fullest surroundings."""
+    if len(some) == 1 or home & some[0][0].census(some[0][1]).own:  # nothing lies around a unit that is best itself
+        return some[0]
+    return min(some, key=lambda one: one[0].around(one[1], home))
 
 
 def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
@@ -257,7 +273,8 @@ def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
             fitting.append((bisect_left(rooms, count), rooms[-1], part, unit))
     fitting.sort(key=lambda one: one[:3])
     tried = ((unit, part) for _, _, part, unit in fitting[:_UNITS])
-    return min(_rank(unit, part, taken) for unit, part in tried for taken in _divisions(unit, part, count))[-1]
+    ways = [(unit, part, taken) for unit, part in tried for taken in _divisions(unit, part, count)]
+    return ways[0][-1] if len(ways) == 1 else min(_rank(*way) for way in ways)[-1]
 
 
 def _rank(unit: Unit, free: int, taken: int) -> tuple[int, ...]:
@@ -283,22 +300,22 @@ def _divisions(unit: Unit, free: int, count: int) -> Iterator[int]:
 class _Share:
     """A group's free CPUs, and how few L3 groups and cores a number of them takes."""
 
-    __slots__ = ("_rooms", "free", "room", "unit")
+    __slots__ = ("_cores", "_l3", "free", "room", "unit")
 
     def __init__(self, unit: Unit, free: int) -> None:
         self.unit = unit
         self.free = free
         self.room = free.bit_count()
-        self._rooms = [_sums(level, free) for level in unit.levels[1:]]
+        self._l3, self._cores = (_sums(level, free) for level in unit.levels[1:])
 
     @property
     def steps(self) -> list[int]:
         """How many CPUs its fullest L3 group has free, its two fullest, and so on; then the same of its cores."""
-        return [some for rooms in self._rooms for some in rooms]
+        return self._l3 + self._cores
 
-    def costs(self, count: int) -> tuple[int, ...]:
+    def costs(self, count: int) -> tuple[int, int]:
         """Return how many L3 groups and how many cores ``count`` CPUs touch at least, beside the first of each."""
-        return tuple(bisect_left(sums, count) for sums in self._rooms)
+        return bisect_left(self._l3, count), bisect_left(self._cores, count)
 
 
 def _sums(level: Iterable[int], free: int) -> list[int]:
@@ -324,16 +341,25 @@ def _divide(unit: Unit, free: int, count: int) -> int:
         fitting = [(one.costs(count), one.room, place) for place, one in enumerate(left) if one.room >= count]
         last = left[min(fitting)[2]]
         return taken | _take(last.unit, last.free, count)
-    pairs = [
-        ([a + b for a, b in zip(one.costs(some), two.costs(count - some), strict=True)], two.room, -some, place, other)
-        for place, one in enumerate(left[:_FIRST])
-        for some in one.steps
-        for other, two in enumerate(left)
-        if other != place and 0 < count - some <= two.room
-    ]
-    _, _, less, place, other = min(pairs)
+    *_, less, place, other = min(_last_two(left, count))
     one, two = left[place], left[other]
     return taken | _take(one.unit, one.free, -less) | _take(two.unit, two.free, count + less)
+
+
+def _last_two(left: list[_Share], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield each way to divide a request between two groups: its rank, the better the lower, and at its end less than
+    nought what the first gives, and the places of both.
+    """
+    for place, one in enumerate(left[:_FIRST]):
+        for some in set(one.steps):
+            rest = count - some
+            if rest <= 0:
+                continue
+            l3, cores = one.costs(some)
+            for other, two in enumerate(left):
+                if other != place and rest <= two.room:
+                    more_l3, more_cores = two.costs(rest)
+                    yield l3 + more_l3, cores + more_cores, two.room, -some, place, other
 
 
 def _take_across(unit: Unit, free: int, count: int) -> int:
@@ -350,10 +376,10 @@ def _take_across(unit: Unit, free: int, count: int) -> int:
         taken |= left.pop(0)[2]
         count -= room
     homes = unit.layout.homes(count)
-    fitting = [
-        (_lowest_bit(child.census(part).bits & homes), child, part) for room, child, part in left if room >= count
-    ]
-    _, child, part = min(fitting, key=lambda one: (one[0], one[1].around(one[2], one[0])))
+    fitting = [(child, part) for room, child, part in left if room >= count]
+    found = [_lowest_bit(child.census(part).bits & homes) for child, part in fitting]
+    home = min(found)
+    child, part = _fullest_around([one for one, bit in zip(fitting, found, strict=True) if bit == home], home)
     return taken | _take(child, part, count)
 
 
