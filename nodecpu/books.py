@@ -96,7 +96,7 @@ class Books:
         self.pending = Pending()
         self.changed: Callable[[], None] = lambda: None
         self.exported: Callable[[], None] = lambda: None
-        self.records: dict[ContainerID, CpuSet] = {}  # what the runtime last told of a container's cpuset
+        self.records: dict[ContainerID, CpuSet] = {}  # of a container's cpuset, as told by or to the runtime last
         self._store = store
 
     def enact(self, change: Change) -> None:

@@ -280,7 +280,10 @@ class Service:
         wanted = self.books.placement(container_id)
         if self.is_being_made(container_id) and not (wanted is None or fulfils(seen, wanted)):
             return False
-        return self.books.pending.see(container_id, seen, wanted)
+        is_right = self.books.pending.see(container_id, seen, wanted)
+        if is_right and container_id in self.books.records:
+            self.books.records[container_id] = seen.cpus  # it was told so, or will be with the next reply
+        return is_right
 
     def is_being_made(self, container_id: ContainerID) -> bool:
         """Return whether the runtime has not started a container: it may be at its cgroup, whatever that is now."""

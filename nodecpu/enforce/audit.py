@@ -231,6 +231,7 @@ class Audit:
             self.delays[means].note(loop.time() - began)
         if is_last or not is_right:
             self._not_brought_about(grant, seen, wanted, is_last=is_last)
+        self._fights.found(container_id, is_right=is_right)
 
     def _done(self, container_id: ContainerID, seen: Seen, wanted: Placement, means: str) -> None:
         if means == "written":
@@ -290,7 +291,11 @@ class Audit:
         if grant is None or self._service.books.pending.wish(container_id) is not None:
             return None
         seen = self._probe.seen(grant.path)
-        if seen is None or self._service.observe(container_id, seen):
+        if seen is None:
+            return None
+        is_right = self._service.observe(container_id, seen)
+        self._fights.found(container_id, is_right=is_right)
+        if is_right:
             return None
         self._contested.add(container_id)
         return grant, seen

@@ -25,6 +25,7 @@ class _Fight:
     wanted: Placement
     rounds: tuple[float, ...] = ()
     until: float | None = None
+    is_right: bool = False
 
 
 class Fights:
@@ -35,8 +36,9 @@ class Fights:
 
     @property
     def given_up(self) -> tuple[ContainerID, ...]:
-        """The containers that are left to whoever changes them, in order."""
-        return tuple(sorted(one for one, fight in self._fights.items() if fight.until is not None))
+        """The containers that are left to whoever changed them, in order; not those that are right at present."""
+        lost = (one for one, fight in self._fights.items() if fight.until is not None and not fight.is_right)
+        return tuple(sorted(lost))
 
     def may_write(self, container_id: ContainerID, wanted: Placement, now: float) -> bool:
         """Return whether a cpuset may be written once more; a pause that is over begins a new count."""
@@ -57,6 +59,12 @@ class Fights:
         is_last = len(rounds) >= MOST
         self._fights[container_id] = replace(fight, rounds=rounds, until=now + PAUSE_S if is_last else None)
         return is_last
+
+    def found(self, container_id: ContainerID, *, is_right: bool) -> None:
+        """Note how a container was found: the last round may have been the one that holds. The pause goes on."""
+        fight = self._fights.get(container_id)
+        if fight is not None and fight.until is not None:
+            self._fights[container_id] = replace(fight, is_right=is_right)
 
     def keep(self, container_ids: frozenset[ContainerID], now: float) -> None:
         """Forget all containers but these, and of these whose pause is over."""

@@ -50,6 +50,9 @@ class Kernel(Cgroups):
         (where / "cpuset.mems.effective").write_text(mems)
         self.changed.set()
 
+    def seen_cpus(self, cgroups_path: str) -> str:
+        return (self.root / cgroups_path.lstrip("/") / "cpuset.cpus.effective").read_text()
+
     def written(self, cgroups_path: str) -> str | None:
         path = self.root / cgroups_path.lstrip("/") / "cpuset.cpus"
         return path.read_text() if path.exists() else None
@@ -430,6 +433,43 @@ def test_a_fight_is_given_up_loudly_and_replies_carry_the_wish_on(
 
     caplog.set_level(logging.INFO, "nodecpu")
     play(scene, story, period_s=0.02)
+
+
+def test_a_fight_whose_last_repair_holds_is_not_shown_as_lost(scene: Scene) -> None:
+    """E1: the other one comes after each repair but the last, and again much later: then it is left so."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        for number in range(MOST):
+            kernel.become(C1, CpuSet.parse("0-15"))
+            while sum(delay.count for delay in audit.delays.values()) == number:
+                await walked(audit, 1)
+        assert node.counters.given_up == 1
+        assert list(audit.given_up) == []
+        await walked(audit, 2)
+        assert list(audit.given_up) == []
+        kernel.become(C1, CpuSet.parse("0-15"))
+        while not audit.given_up:
+            await walked(audit, 1)
+        await walked(audit, 2)
+        assert kernel.seen_cpus(C1) == "0-15"
+
+    play(scene, story, period_s=0.02)
+
+
+def test_a_record_of_the_runtime_from_before_our_reply_is_not_taken_for_its_doing(scene: Scene) -> None:
+    """E1: what the runtime told of at first has been replaced by what it was told since."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        pod = PodShape(number=1)
+        unpinned = replace(pod.container("c1"), cpus=CpuSet.parse("0-15"), state=ContainerState.RUNNING)
+        node.service.container_seen(pod.sandbox, unpinned)
+        await walked(audit, 1)
+        kernel.become(C1, CpuSet.parse("0-15"))
+        while not node.counters.drifts:
+            await walked(audit, 1)
+        assert "runtime" not in node.counters.drifts
+
+    play(scene, story, is_safe=True, period_s=0.05)
 
 
 def test_drift_tells_its_likely_cause(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

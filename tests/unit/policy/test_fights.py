@@ -69,6 +69,18 @@ def test_container_that_is_right_after_all_is_told_once() -> None:
     assert not fought(MOST - 1)[0].settle(ONE)
 
 
+def test_container_whose_last_round_holds_is_not_shown_as_given_up_and_not_written_to_again() -> None:
+    """E1: the pause is for who writes in turn, however slowly; the status is for what is wrong now."""
+    fights, now = fought(MOST)
+    fights.found(ONE, is_right=True)
+    assert list(fights.given_up) == []
+    assert not fights.may_write(ONE, WANTED, now + PAUSE_S - 1)
+    fights.found(ONE, is_right=False)
+    assert list(fights.given_up) == [ONE]
+    fights.found(TWO, is_right=False)
+    assert list(fights.given_up) == [ONE]
+
+
 def test_containers_that_are_gone_and_pauses_that_are_over_are_forgotten() -> None:
     fights, now = fought(MOST)
     fights.keep(frozenset({ONE}), now + 1)
