@@ -54,7 +54,9 @@ class Kubelet:
     """Calls what is served on a socket."""
 
     def __init__(self, socket: Path) -> None:
-        self.channel = grpc.aio.insecure_channel(f"unix:{socket}")
+        # A connection of its own: those of one process are shared, and another's may be about to end.
+        own = (("grpc.use_local_subchannel_pool", 1),)
+        self.channel = grpc.aio.insecure_channel(f"unix:{socket}", options=own)
 
     async def call(self, method: str, request: bytes, *, timeout_s: float = 5.0) -> bytes:
         """Return the serialized answer to a serialized request; ``method`` is the full path."""

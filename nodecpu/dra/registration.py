@@ -21,6 +21,7 @@ from nodecpu.dra.health import SUPPORTED_VERSIONS as HEALTH_VERSIONS
 from nodecpu.dra.health import HealthService
 from nodecpu.dra.service import CALL_LIMIT_S, SUPPORTED_VERSION, ClaimService, DraService
 from nodecpu.dra.sockets import UnixServer, check_socket_path
+from nodecpu.errors import HostError
 from nodecpu.log import kv
 from nodecpu.proto import registration_pb2 as pb
 
@@ -84,13 +85,15 @@ class KubeletPlugin:
         self._on_status = on_status
         self._check_s = check_s
         self._expected_s = expected_s
+        self._trouble = ""  # why a socket cannot be opened again, as told
         self._service = UnixServer(service_socket(kubelet, driver), hidden_name=".dra")
         self._registration = UnixServer(registration_socket(kubelet, driver), hidden_name=f".{driver}")
 
     async def run(self) -> None:
         """Serve until cancelled; calls in hand are then ended first. Raises HostError if the sockets cannot be.
 
-        A socket that somebody removes is made anew within ``check_s``.
+        A socket that somebody removes is made anew within ``check_s``, or as soon as that can be: what we serve besides
+        does not end for it.
         """
         for socket in (self._service, self._registration):
             check_socket_path(socket.path)
@@ -123,8 +126,7 @@ class KubeletPlugin:
             await asyncio.sleep(self._check_s)
             for socket, served in handlers.items():
                 if not socket.is_there():
-                    kv(_log, logging.WARNING, "socket was gone, opened again", path=socket.path)
-                    await _open_again(socket, served, operations)
+                    await self._open_again(socket, served, operations)
             if self.status is None and loop.time() > expected_by:
                 expected_by = loop.time() + max(_SHOWN_AGAIN_S, self._expected_s)
                 kv(
@@ -135,7 +137,24 @@ class KubeletPlugin:
                     hint=_HINT,
                 )
                 self._registration.remove()
-                await _open_again(self._registration, handlers[self._registration], operations)
+                await self._open_again(self._registration, handlers[self._registration], operations)
+
+    async def _open_again(
+        self, socket: UnixServer, handlers: Sequence[grpc.GenericRpcHandler], operations: asyncio.TaskGroup
+    ) -> None:
+        """Open a socket anew; calls in hand on what was there before may end, nobody waits for them."""
+        try:
+            before = await socket.open(handlers)
+        except HostError as err:
+            if self._trouble != str(err):
+                self._trouble = str(err)
+                words = "socket is gone and cannot be opened, it is tried again"
+                kv(_log, logging.ERROR, words, err=err.message, hint=err.hint)
+            return
+        self._trouble = ""
+        kv(_log, logging.WARNING, "socket was gone, opened again", path=socket.path)
+        if before is not None:
+            operations.create_task(before.stop(CALL_LIMIT_S))
 
     def _handler(self) -> grpc.GenericRpcHandler:
         return grpc.method_handlers_generic_handler(
@@ -171,12 +190,3 @@ class KubeletPlugin:
         if self._on_status is not None:
             self._on_status(self.status)
         return pb.RegistrationStatusResponse()
-
-
-async def _open_again(
-    socket: UnixServer, handlers: Sequence[grpc.GenericRpcHandler], operations: asyncio.TaskGroup
-) -> None:
-    """Open a socket anew; calls in hand on what was there before may end, nobody waits for them."""
-    before = await socket.open(handlers)
-    if before is not None:
-        operations.create_task(before.stop(CALL_LIMIT_S))

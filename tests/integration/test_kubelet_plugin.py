@@ -127,6 +127,26 @@ def test_removed_socket_comes_back(root: Path) -> None:
     run(test)
 
 
+def test_socket_that_cannot_come_back_yet_is_tried_again(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """D5: the daemon does not end for it, which would take the link to the runtime along; it is told once."""
+
+    async def test() -> None:
+        async with served(root, FakeClaims(), check_s=0.01):
+            path = service_socket(root, "dra.cpu")
+            path.unlink()
+            path.parent.rename(root / "away")
+            path.parent.write_text("")
+            await until(lambda: "cannot be opened" in caplog.text)
+            await asyncio.sleep(0.05)
+            assert caplog.text.count("cannot be opened") == 1
+            path.parent.unlink()
+            await until(lambda: len(sockets(root)) == 2)
+            async with kubelet_of(path) as kubelet:
+                assert (await kubelet.prepare(claim("b")))["b"].error == ""
+
+    run(test)
+
+
 def test_socket_is_shown_again_to_a_kubelet_that_has_not_seen_it(root: Path) -> None:
     """D5, U86: its watch may have failed; once it has said something, no more."""
 
