@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from nodecpu.cpuset import NO_CPUS, CpuSet, union
 from nodecpu.ids import ClaimUID
-from nodecpu.policy.facts import AllocatedClaim, Container
+from nodecpu.policy.facts import AllocatedClaim, AllocationResult, Container
 from nodecpu.policy.grants import ClaimGrant, ResultGrant
 from nodecpu.policy.links import ENV_PREFIX, UID_LENGTH, request_suffix
 from nodecpu.policy.picker import Unit, pick
@@ -96,6 +96,24 @@ def _unproven(told: Evidence, cpus: CpuSet) -> ClaimGrant:
     return ClaimGrant(uid=told.uid, namespace="", name="", results=tuple(results), unproven=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a result's CPUs are to come from: its device's, those ``named`` by its request first."""
+
+    within: CpuSet
+    named: CpuSet
+    choice: int
+
+    @classmethod
+    def of(cls, old: ClaimGrant, wanted: AllocationResult, devices: Mapping[str, CpuSet]) -> _Place:
+        """Return the place of a result among the CPUs that a claim runs on."""
+        within = old.cpus & devices.get(wanted.device, old.cpus)
+        request = request_suffix(wanted.request)
+        told = [result.cpus for result in old.results if result.request and result.request == request]
+        named = within & union(told) if told else within
+        return cls(within=within, named=named, choice=len(named if len(named) >= wanted.cpus else within))
+
+
 def adopted_grant(
     old: ClaimGrant, claim: AllocatedClaim, *, units: Unit, devices: Mapping[str, CpuSet], driver: str
 ) -> ClaimGrant | None:
@@ -104,30 +122,32 @@ def adopted_grant(
     Each result gets its request's CPUs where those are known, of its device where that is one of ours (another
     driver's devices may have other names: they are kept, D7), two threads of a core together.
     """
-    by_request = {result.request: result.cpus for result in old.results if result.request}
+    places = [_Place.of(old, wanted, devices) for wanted in claim.results]
     left = old.cpus
-    results: list[ResultGrant] = []
-    for wanted in claim.results:
-        cpus = NO_CPUS
-        if not wanted.admin_access:
-            within = left & devices.get(wanted.device, left)
-            named = within & by_request.get(request_suffix(wanted.request), within)
-            cpus = pick(units, named, wanted.cpus) or pick(units, within, wanted.cpus) or NO_CPUS
-            if len(cpus) != wanted.cpus:
-                return None
-            left -= cpus
-        results.append(
-            ResultGrant(
-                request=wanted.request,
-                pool=wanted.pool,
-                device=wanted.device,
-                cpus=cpus,
-                share_id=wanted.share_id,
-                admin_access=wanted.admin_access,
-            )
-        )
-    if left or not union(result.cpus for result in results):
+    found = [NO_CPUS] * len(places)
+    # Who can have the fewest CPUs comes first: a device that holds others must not take what they need.
+    for index in sorted(range(len(places)), key=lambda one: places[one].choice):
+        wanted, place = claim.results[index], places[index]
+        if wanted.admin_access:
+            continue
+        cpus = pick(units, place.named & left, wanted.cpus) or pick(units, place.within & left, wanted.cpus) or NO_CPUS
+        if len(cpus) != wanted.cpus:
+            return None
+        found[index] = cpus
+        left -= cpus
+    if left or not union(found):
         return None
+    results = [
+        ResultGrant(
+            request=wanted.request,
+            pool=wanted.pool,
+            device=wanted.device,
+            cpus=cpus,
+            share_id=wanted.share_id,
+            admin_access=wanted.admin_access,
+        )
+        for wanted, cpus in zip(claim.results, found, strict=True)
+    ]
     ids = tuple(f"{driver}/cpu=claim-{claim.uid}-{index}" for index in range(len(results)))
     return replace(
         old,

@@ -196,6 +196,16 @@ def test_devices_of_another_driver_say_nothing_about_cpus() -> None:
     assert (grant.cpus, grant.results[0].device) == (cpus("6-7"), "cpudevnuma000")
 
 
+def test_device_that_holds_others_leaves_them_what_only_they_can_give() -> None:
+    """R2: in whatever order the results come; a claim that fits is not left as one that does not."""
+    first, second = claim(1, (0, 2), (1, 2)).results
+    whole = replace(first, device="cpudevmachine000")
+    told = replace(claim(1), results=(whole, replace(second, device="cpudevnuma000")))
+    grant = adopted(unproven("0-1,4-5"), told, devices={**DEVICES, "cpudevmachine000": cpus("0-15")})
+    assert grant is not None
+    assert [str(result.cpus) for result in grant.results] == ["4-5", "0-1"]
+
+
 @pytest.mark.parametrize(
     ("whole", "wanted"),
     [
