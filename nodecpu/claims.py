@@ -100,6 +100,8 @@ class Claims:
         self.reports: Reports = NoReports()
         self._news = asyncio.Event()
         self._turns: dict[ClaimUID, _Turn] = {}
+        self.answers = 0
+        """How often a prepare was answered; who asks the API server of a claim sees by it whether one was meanwhile."""
 
     def notify(self) -> None:
         """Wake waiting prepares: CPUs were freed, or a link came up."""
@@ -127,7 +129,9 @@ class Claims:
         deadline = asyncio.get_running_loop().time() + min(budget_s, self.wait_s)
         try:
             async with self._turn(uid):
-                return await self._prepare(uid, namespace, name, deadline)
+                devices = await self._prepare(uid, namespace, name, deadline)
+                self.answers += 1
+                return devices
         except NodeCpuError as err:
             claim = f"{namespace}/{name}"
             self._counters.refused(err, "claim", claim, uid)
@@ -141,13 +145,13 @@ class Claims:
         async with self._turn(uid):
             await self._unprepare(uid)
 
-    async def release_gone(self, grant: ClaimGrant) -> bool:
+    async def release_gone(self, grant: ClaimGrant, *, answers: int) -> bool:
         """Release a claim that is proved gone or over, unless it changed or a container uses it; return whether (R2).
 
-        Nor if somebody works on it: a prepare that ends meanwhile may have been told that the claim is reserved again.
-        Raises NodeCpuError if the disk fails.
+        Nor if somebody works on it, or a prepare was answered since there were ``answers``, before the proof was asked
+        for: that one may have been told that the claim is reserved again. Raises NodeCpuError if the disk fails.
         """
-        if grant.uid in self._turns:
+        if grant.uid in self._turns or self.answers != answers:
             return False
         async with self._turn(grant.uid):
             if self._books.ledger.claims.get(grant.uid) != grant or self._service.is_used(grant.uid):

@@ -188,7 +188,7 @@ class Reconciler:
             self._missing.clear()
             return
         for uid, grant in sorted(unused.items()):
-            now = self._clock.now()
+            now, answers = self._clock.now(), self._claims.answers
             found = await self._lookup.find(grant.namespace, grant.name)
             if found is not None and found.uid == uid and not found.is_over:
                 self._missing.pop(uid, None)
@@ -196,7 +196,7 @@ class Reconciler:
             else:
                 since = self._missing.setdefault(uid, now)
                 # At once: a claim that is over may be reserved again and prepared meanwhile.
-                if now - since >= self.gone_after_s and await self._claims.release_gone(grant):
+                if now - since >= self.gone_after_s and await self._claims.release_gone(grant, answers=answers):
                     del self._missing[uid]
             await self._clock.sleep(_SPACING_S)
 

@@ -358,7 +358,9 @@ def test_a_claim_that_is_gone_but_in_use_is_not_released(scene: Scene) -> None:
     async def story(node: Node) -> None:
         await node.prepare(wanted)
         holder(node, 1, wanted.uid)
-        assert not await node.claims.release_gone(node.service.books.ledger.claims[wanted.uid])
+        assert not await node.claims.release_gone(
+            node.service.books.ledger.claims[wanted.uid], answers=node.claims.answers
+        )
         assert not node.service.books.ledger.claims[wanted.uid].released
 
     play(scene, story)

@@ -48,6 +48,8 @@ class FakeLookup:
     uid: str | None = "node-uid"
     is_away: bool = False
     asked: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+    """What happens between what is seen of a claim and its being told."""
 
     def add(self, one: AllocatedClaim, *pods: int) -> None:
         reserved = frozenset(PodUID(f"pod-{number}") for number in pods)
@@ -55,7 +57,10 @@ class FakeLookup:
 
     async def find(self, namespace: str, name: str) -> FoundClaim | None:
         self._answer(f"{namespace}/{name}")
-        return self.found.get((namespace, name))
+        found = self.found.get((namespace, name))
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return found
 
     async def node_uid(self) -> str | None:
         self._answer("node")
@@ -230,12 +235,32 @@ def test_claim_that_is_prepared_again_is_not_released_for_what_was_told_before(s
         grant = node.service.books.ledger.claims[UID]
         under_way = asyncio.create_task(node.prepare(one))
         await asyncio.sleep(0)
-        assert not await node.claims.release_gone(grant)
+        assert not await node.claims.release_gone(grant, answers=node.claims.answers)
         await under_way
         assert case.claims == {UID: "4-5"}
         case.clock.meanwhile = lambda: node.prepare(one)
         await case.reconciler.look()
         assert case.claims == {UID: "4-5"}
+
+    play(scene, story)
+
+
+def test_claim_that_was_prepared_again_while_the_answer_was_on_its_way_is_not_released(scene: Scene) -> None:
+    """U41: the look that would be its second was made before, and came back after."""
+
+    async def story(case: Case) -> None:
+        node = case.node
+        node.synchronize()
+        one = claim(1, (NODE1, 2))
+        await node.prepare(one)
+        case.lookup.found[one.namespace, one.name] = FoundClaim(uid=UID, allocated=None, is_over=True)
+        await case.look()
+        case.lookup.meanwhile = lambda: node.prepare(one)
+        await case.look()
+        assert case.claims == {UID: "4-5"}
+        case.lookup.meanwhile = None
+        await case.look()
+        assert case.claims == {}
 
     play(scene, story)
 
