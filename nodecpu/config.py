@@ -150,6 +150,9 @@ SETTINGS: Final[tuple[Setting, ...]] = tuple(
 """Every setting, in the order of the schema."""
 
 
+_BEGIN: Final = "`nodecpu config init` prints a file to begin with"
+
+
 def load(path: Path) -> Config:
     """Return the configuration in a file; ConfigError with every mistake that can be seen."""
     try:
@@ -158,7 +161,7 @@ def load(path: Path) -> Config:
     except OSError as error:
         raise ConfigError(
             f"configuration {path} cannot be read: {error.strerror}",
-            hint="`nodecpu config init` prints a file to begin with",
+            hint="run this as root" if isinstance(error, PermissionError) else _BEGIN,
         ) from error
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"configuration {path} is larger than {MAX_FILE_BYTES} bytes", hint="is it the right file?")

@@ -55,7 +55,8 @@ _CPUSET: Final = (
 
 _PACKAGES: Final = ("grpcio", "kubernetes", "msgspec", "protobuf", "prometheus-client", "sdnotify", "rich", "tomli-w")
 
-Told = Callable[[str], None]
+Told = Callable[[str, int, int], None]
+"""Hears what is being read, and how much of it has been out of how much; 0 out of 0 for what is read in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,10 @@ class Notes:
     texts: tuple[tuple[str, str], ...]
 
 
-def gather(target: Path, config: Config, notes: Notes, *, run: Run = run_program, told: Told = lambda _: None) -> int:
+def gather(target: Path, config: Config, notes: Notes, *, run: Run = run_program, told: Told = lambda *_: None) -> int:
     """Write the archive, readable by its owner alone, and return how many files are in it.
 
-    ``told`` hears what is being read. Raises HostError if ``target`` is there already or cannot be written.
+    Raises HostError if ``target`` is there already or cannot be written.
     """
     try:
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -99,12 +100,12 @@ def _write(raw: io.BufferedWriter, files: Iterable[tuple[str, bytes]]) -> int:
 
 
 def _files(config: Config, notes: Notes, run: Run, told: Told) -> Iterator[tuple[str, bytes]]:
-    told("settings, state and checks")
+    told("settings, state and checks", 0, 0)
     for name, text in notes.texts:
         yield f"{NOTES}/{name}", text.encode()
-    told("versions")
+    told("versions", 0, 0)
     yield f"{NOTES}/versions.txt", _versions(run).encode()
-    told("cgroups")
+    told("cgroups", 0, 0)
     yield f"{NOTES}/cgroups.txt", "".join(_cgroups(config.paths.cgroup)).encode()
     for path in sorted(config.paths.cdi.glob("*.json")):
         if path.name.startswith(config.dra.driver):
@@ -112,12 +113,11 @@ def _files(config: Config, notes: Notes, run: Run, told: Told) -> Iterator[tuple
     for name in ("cpu_manager_state", "memory_manager_state"):
         if (kept := read_text(config.paths.kubelet / name)) is not None:
             yield f"{NOTES}/kubelet/{name}", kept.encode()
-    told("journal")
+    told("journal", 0, 0)
     lines = run(("journalctl", "--unit=nodecpu", f"--lines={_LOG_LINES}", "--no-pager", "--output=short-iso-precise"))
     if lines:
         yield f"{NOTES}/journal.txt", lines.encode()
-    told("machine")
-    yield from _machine(config.paths.root)
+    yield from _machine(config.paths.root, told)
 
 
 def _versions(run: Run) -> str:
@@ -174,13 +174,16 @@ class _Recorder(KernelFiles):
         return data
 
 
-def _machine(root: Path) -> Iterator[tuple[str, bytes]]:
+def _machine(root: Path, told: Told) -> Iterator[tuple[str, bytes]]:
     """Yield what the discovery reads of the machine, and more of the same."""
+    told("machine", 0, 0)
     with _Recorder(root) as files:
         with contextlib.suppress(NodeCpuError):  # what could be read is the interesting part then
             topology_of(files)
         found = files.read
-        for path in _beside(root):
+        beside = list(_beside(root))
+        for number, path in enumerate(beside, 1):
+            told("machine", number, len(beside))
             name = str(path.relative_to(root))
             if name not in found and len(found) < _MOST_FILES and (data := _small(path)) is not None:
                 found[name] = data

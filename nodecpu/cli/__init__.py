@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from nodecpu.errors import ConfigError, NodeCpuError
+from nodecpu import __version__
+from nodecpu.cli.arguments import dns_name, namespace, numa_nodes, seconds
+from nodecpu.errors import ConfigError, HostError, NodeCpuError
 
 WAIT_S: Final = 120.0
 """How long a planned restart waits for terminating containers: four times the usual grace."""
@@ -25,6 +27,9 @@ DEFAULT_CONFIG: Final = Path("/etc/nodecpu/nodecpu.toml")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code; ``argv`` without the program's name, the process's own by default."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        _parser().print_help(sys.stderr)
+        return 2
     try:
         args = _parser().parse_args(arguments[:1] if arguments[:1] == ["lab"] else arguments)
         args.rest = arguments[1:]
@@ -35,6 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NodeCpuError as error:
         _complain(error)
         return error.exit_code
+    except PermissionError as error:  # whatever is read of a node may be closed to others than root
+        if os.geteuid() == 0:
+            raise
+        _complain(HostError(f"no permission for {error.filename or 'this'}", hint="run this as root"))
+        return 1
     except BrokenPipeError:
         _drop_output()
         return 1
@@ -65,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 78 wrong configuration.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"nodecpu {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     daemon = verbs.add_parser("daemon", help="run the daemon (systemd does this)", allow_abbrev=False)
@@ -79,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         _add_query(verbs.add_parser(verb, help=text, description=text, allow_abbrev=False))
     verbs.choices["status"].add_argument(
-        "--watch", type=_seconds, nargs="?", const=2.0, metavar="SECONDS", help="again and again (default: every 2 s)"
+        "--watch", type=seconds, nargs="?", const=2.0, metavar="SECONDS", help="again and again (default: every 2 s)"
     )
     verbs.choices["topology"].add_argument("--svg", type=Path, metavar="FILE", help="draw into a file; - prints it")
     verbs.choices["topology"].add_argument(
@@ -135,14 +146,14 @@ def _add_working(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     restart.add_argument("--now", action="store_true", help="do not wait")
     restart.add_argument(
         "--wait",
-        type=_seconds,
+        type=seconds,
         default=WAIT_S,
         metavar="SECONDS",
         help="fail if some still terminate after this time (default: %(default)g)",
     )
     restart.add_argument("--only-wait", action="store_true", help="wait, and leave the restart to others")
     restart.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
-    restart.add_argument("--config", type=Path, metavar="FILE", help="configuration that tells the socket")
+    restart.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG}, if it is there")
 
     text = "give shared containers room again, once the daemon is stopped for good"
     reset = verbs.add_parser("reset", help=text, description=text, allow_abbrev=False)
@@ -169,23 +180,26 @@ def _add_configuring(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
 
     text = "print what the cluster needs once: DeviceClasses, rights, admission policy"
     made = verbs.add_parser("manifests", help=text, description=text, allow_abbrev=False)
-    made.add_argument("--driver", default="dra.cpu", metavar="NAME", help="the driver's name (default: %(default)s)")
     made.add_argument(
-        "--namespace", default="nodecpu", metavar="NAME", help="of the ServiceAccount (default: %(default)s)"
+        "--driver", type=dns_name, default="dra.cpu", metavar="NAME", help="the driver's name (default: %(default)s)"
     )
     made.add_argument(
-        "--numa-nodes", type=int, default=0, metavar="N", help="DeviceClasses for NUMA nodes 0 to N-1 (default: none)"
+        "--namespace",
+        type=namespace,
+        default="nodecpu",
+        metavar="NAME",
+        help="of the ServiceAccount (default: %(default)s)",
+    )
+    made.add_argument(
+        "--numa-nodes",
+        type=numa_nodes,
+        default=0,
+        metavar="N",
+        help="DeviceClasses for NUMA nodes 0 to N-1 (default: none)",
     )
     made.add_argument("--topology", action="store_true", help="with rights on NodeResourceTopology")
     made.add_argument("--topology-crd", action="store_true", help="with these rights and the CRD itself")
     made.add_argument("--json", action="store_true", help="print JSON, as one List")
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0.1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError("0.1 to 3600 seconds")
-    return seconds
 
 
 def _add_query(parser: argparse.ArgumentParser) -> None:
@@ -195,5 +209,5 @@ def _add_query(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="configuration that tells the socket; without it the built-in default",
+        help=f"configuration that tells the socket; default: {DEFAULT_CONFIG}, if it is there",
     )

@@ -13,6 +13,7 @@ from nodecpu.admin.state import NodeState
 from nodecpu.admin.view import finding_states
 from nodecpu.cli.check import configuration, link_of
 from nodecpu.cli.output import put
+from nodecpu.cli.progress import Progress
 from nodecpu.config import render_toml
 from nodecpu.errors import NodeCpuError
 from nodecpu.gather import Notes, gather
@@ -38,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
             ("check.json", _json(finding_states(local_findings(config, link)))),
         )
     )
-    number = gather(target, config, notes, told=_progress)
+    with Progress(sys.stderr) as progress:
+        number = gather(target, config, notes, told=progress.show)
     sys.stderr.write(f"{number} files; names of pods and claims are among them, secrets are not\n")
     put([str(target)])
     return 0
@@ -46,8 +48,3 @@ def run(args: argparse.Namespace) -> int:
 
 def _json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-def _progress(what: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"reading {what}\n")

@@ -8,14 +8,11 @@ import sys
 import msgspec
 
 from nodecpu.cli.output import put_json
-from nodecpu.errors import ConfigError
 from nodecpu.kube.manifests import Choices, manifests
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the objects."""
-    if args.numa_nodes < 0:
-        raise ConfigError("--numa-nodes must not be negative")
     found = manifests(
         Choices(
             driver=args.driver,

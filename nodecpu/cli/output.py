@@ -13,8 +13,9 @@ import msgspec
 
 from nodecpu.admin.client import fetch_state
 from nodecpu.admin.state import NodeState
+from nodecpu.cli import DEFAULT_CONFIG
 from nodecpu.config import Config, load
-from nodecpu.errors import HostError
+from nodecpu.errors import ConfigError, HostError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -26,12 +27,22 @@ def ask(args: argparse.Namespace) -> NodeState:
 
 
 def socket_of(args: argparse.Namespace) -> Path:
-    """Return the daemon's socket: the one that the arguments tell, or their configuration."""
+    """Return the daemon's socket: the one that the arguments tell, or their configuration, or else the usual one.
+
+    A usual configuration that is wrong, or that we may not read, says nothing: the daemon may run on an older one.
+    """
     socket: Path | None = args.socket
     if socket is None:
-        config = Config() if args.config is None else load(args.config)
-        socket = config.paths.run / "admin.sock"
+        socket = (usual() if args.config is None else load(args.config)).paths.run / "admin.sock"
     return socket
+
+
+def usual(path: Path = DEFAULT_CONFIG) -> Config:
+    """Return the configuration in the usual file, or the defaults where that tells nothing."""
+    try:
+        return load(path)
+    except ConfigError:
+        return Config()
 
 
 def put(lines: Iterable[str]) -> None:

@@ -1,6 +1,7 @@
 """``nodecpu lab``: plays scenarios against the real daemon and shows what is sent (the verb's entry).
 
-Exit code 0 if every step came out as it should, 1 if one did not, 2 for wrong usage.
+Exit code 0 if every step came out as it should, 1 if one did not, 2 for wrong usage, 78 for what is no scenario,
+machine or archive.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def replayed(archive: Path) -> JsonObject:
             text = "" if file is None else file.read(MAX_SETTINGS_BYTES).decode()
         settings = tomllib.loads(text)
     except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+        why = "it is no archive" if isinstance(error, tarfile.ReadError) else error
         raise ConfigError(
-            f"{archive} is not what nodecpu gather writes: {error}", hint="--machine takes any archive that holds sys"
+            f"{archive} is not what nodecpu gather writes: {why}", hint="--machine takes any archive that holds sys"
         ) from error
     taken: JsonObject = {name: settings[name] for name in REPLAYED if name in settings}
     if isinstance(devices := taken.get("dra"), dict):

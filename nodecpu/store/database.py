@@ -16,7 +16,7 @@ import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nodecpu.errors import StateError
@@ -73,8 +73,12 @@ _DIRECTORY_HINTS = {
 
 
 def _nearest(path: Path) -> Path:
-    """Return the path or the nearest directory above it that is there."""
-    return next(one for one in (path, *path.parents) if one.exists())
+    """Return the path or the nearest directory above it that is there, as far as we may see."""
+    for one in (path, *path.parents):
+        with suppress(PermissionError):
+            if one.exists():
+                return one
+    return Path(path.anchor)
 
 
 @contextmanager

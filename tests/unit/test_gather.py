@@ -118,3 +118,12 @@ def test_machine_without_a_topology_is_gathered_all_the_same(tmp_path: Path) -> 
     settings = config(tmp_path)
     (tmp_path / "sys/devices/system/cpu/online").unlink()
     assert "sys/devices/system/cpu/cpu0/topology/core_id" in names(made(tmp_path, settings=settings))
+
+
+def test_whoever_listens_hears_how_far_the_machine_is_read(tmp_path: Path) -> None:
+    heard: list[tuple[str, int, int]] = []
+    settings = config(tmp_path)
+    gather(tmp_path / "a.tar.gz", settings, NOTHING, run=told, told=lambda *one: heard.append(one))
+    machine = [one[1:] for one in heard if one[0] == "machine"]
+    assert machine == [(0, 0), *((number, len(machine) - 1) for number in range(1, len(machine)))]
+    assert len(machine) > 1
