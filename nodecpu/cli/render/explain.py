@@ -73,13 +73,21 @@ def explained(state: NodeState, what: str) -> tuple[Explanation, ...]:
     ]
     if found := (*claims, *containers, *refused):
         return found
-    names = [name for claim in state.claims for name in _claim_names(claim)]
-    names += [name for container in state.containers for name in _container_names(container)]
-    near = " or ".join(clean(one) for one in difflib.get_close_matches(what, names, n=3))
+    near = " or ".join(clean(one) for one in _near(state, what))
     raise NodeCpuError(
         f"nothing of the name {clean(what)} is in the books, and nothing of that name was refused lately",
         hint=f"did you mean {near}?" if near else "see nodecpu claims and nodecpu containers",
     )
+
+
+def _near(state: NodeState, what: str) -> list[str]:
+    """Return some names that may be meant: first of claims made for that pod, which are called POD-CLAIM-SUFFIX."""
+    names = [name for claim in state.claims for name in _claim_names(claim)]
+    refused = [name for one in state.refusals for name in (one.name, one.name.partition("/")[2])]
+    names += [name for container in state.containers for name in _container_names(container)]
+    pods = tuple(f"{pod}-" for pod in (what, what.rpartition("/")[0]) if pod)
+    made_for = [name for name in (*refused, *names) if name.startswith(pods)]
+    return list(dict.fromkeys((*made_for, *difflib.get_close_matches(what, (*names, *refused), n=3))))[:3]
 
 
 def explanation_lines(found: Iterable[Explanation]) -> Iterator[str]:
@@ -200,6 +208,8 @@ def _container(state: NodeState, one: ContainerRow) -> Explanation:
     if one.group in ("shared", "mixed") or (one.group == "multi" and one.cpus != one.exclusive):
         why.append(_pool(state, one.pool))
     change = [_GROUP_CHANGES.get(one.group, "")]
+    if one.group == "shared" and claims:
+        change = ["for its claims' CPUs alone: no CPU request beside them, or one that repeats the claims"]
     if one.confirmed is not None and one.cpus and CpuSet.parse(one.confirmed) != CpuSet.parse(one.cpus):
         change.append(f"the kernel has it on CPUs {one.confirmed} at the moment: this is being put right")
     return Explanation(

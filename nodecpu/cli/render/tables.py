@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from nodecpu.admin.state import ContainerRow, LinkState, NodeState
+from nodecpu.admin.state import ContainerRow, LinkState, NodeState, RefusalState
 from nodecpu.cli.render.owners import pod_container
 from nodecpu.cli.render.text import aligned, clean, counted
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.ending import listed
 
+_MOST_REFUSALS: Final = 5
+"""As many as fit on a screen with the rest."""
+
 
 def status_lines(state: NodeState) -> Iterator[str]:
     """Yield the state at a glance."""
     yield f"{clean(state.node)}, nodecpu {clean(state.version)}"
-    rows = [
+    rows = [("aside", f"nothing is pinned: {state.aside}; see nodecpu check")] if state.aside else []
+    rows += [
         ("runtime", _link(state.links.runtime)),
         ("kubelet", _link(state.links.kubelet)),
         ("api server", _link(state.links.api)),
@@ -32,13 +37,29 @@ def status_lines(state: NodeState) -> Iterator[str]:
     rows += [("state", f"{one.seen} ({one.remedy})") for one in state.preflight if one.check == "state"]
     if wrong := [one.grade for one in state.preflight if one.grade in ("failed", "warning")]:
         rows.append(("preflight", f"{_by(len(wrong), wrong)}; see nodecpu check"))
-    if state.aside:
-        rows.append(("aside", f"nothing is pinned: {state.aside}; see nodecpu check"))
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         yield f"  {name:<{width}}  {clean(text)}"
+    yield from _refusals(state.refusals)
     yield ""
     yield from pool_lines(state)
+
+
+def _refusals(refusals: Sequence[RefusalState]) -> Iterator[str]:
+    """Yield the last refusals, the latest first: who was refused is what ``nodecpu explain`` has to be asked about."""
+    rows = [
+        (
+            one.last,
+            "once" if one.count == 1 else f"{one.count} times",
+            one.message if one.name in one.message else f"{one.kind} {one.name}: {one.message}",
+        )
+        for one in reversed(refusals)
+    ]
+    if rows:
+        yield ""
+        yield from aligned(("REFUSED LAST", "", "WHY"), rows[:_MOST_REFUSALS])
+        more = len(rows) - _MOST_REFUSALS
+        yield f"{f'and {more} others; ' if more > 0 else ''}nodecpu explain NAME tells what to do"
 
 
 def pool_lines(state: NodeState) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pytest
 from nodecpu.admin.state import NodeState, RefusalState, ResultState, TrialRow
 from nodecpu.cli.explain import MAX_FILE_BYTES, read_objects
 from nodecpu.cli.render.explain import explained, explanation_lines, trial_lines
+from nodecpu.cli.render.tables import status_lines
 from nodecpu.errors import HostError, NodeCpuError
 from tests.unit.nodestates import n4c16
 
@@ -53,6 +54,12 @@ def test_container_is_found_by_each_of_its_names(name: str) -> None:
 def test_released_claim_tells_what_its_cpus_wait_for() -> None:
     (one,) = explained(state(), "batch")
     assert one.change == ("it is released: its CPUs return when its last container has ended",)
+
+
+def test_holder_that_shares_is_told_how_to_be_alone() -> None:
+    holder = msgspec.structs.replace(n4c16().containers[0], group="shared", claim_uids=("uid-shop-web",))
+    (one,) = explained(msgspec.structs.replace(n4c16(), containers=(holder,)), holder.pod)
+    assert one.change == ("for its claims' CPUs alone: no CPU request beside them, or one that repeats the claims",)
 
 
 def test_shared_container_tells_its_pool_and_how_to_get_more() -> None:
@@ -176,3 +183,23 @@ def test_files_that_are_none_are_refused(text: str, words: str, tmp_path: Path) 
 def test_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot be read"):
         read_objects(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["late-0", "shop/late-0", "late-0/app", "shop/late-0/app"])
+def test_pod_whose_claim_was_refused_leads_to_the_claim(name: str) -> None:
+    refused = state(refusal("claim", "shop/late-0-cpus-x7k2q", "u1"))
+    with pytest.raises(NodeCpuError) as caught:
+        explained(refused, name)
+    assert "late-0-cpus-x7k2q" in caught.value.hint
+
+
+def test_status_tells_who_was_refused_last_and_that_the_node_stands_aside() -> None:
+    many = [refusal("claim", f"shop/c{n}", f"u{n}", f"claim shop/c{n}: no", count=n) for n in range(1, 7)]
+    told = list(status_lines(msgspec.structs.replace(state(*many, refusal("resize", "a/b/c", "u", "no")), aside="why")))
+    assert told[1] == "  aside       nothing is pinned: why; see nodecpu check"
+    start = next(number for number, line in enumerate(told) if line.startswith("REFUSED LAST"))
+    assert [line.split("  ", 1)[1].strip() for line in told[start + 1 : start + 6]] == [
+        "once     resize a/b/c: no",
+        *(f"{n} times  claim shop/c{n}: no" for n in (6, 5, 4, 3)),
+    ]
+    assert told[start + 6] == "and 2 others; nodecpu explain NAME tells what to do"
