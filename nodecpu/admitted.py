@@ -40,7 +40,7 @@ def admitted(objects: Sequence[bytes]) -> tuple[Admitted, ...]:
         raise BadRequest("there is no object to try", hint="give a ResourceClaim with its allocation, or a pod")
     if len(plain) > _MOST:
         raise BadRequest(f"{len(plain)} objects are more than are tried at once ({_MOST})")
-    made = [_admit(one, f"00000000-0000-4000-8000-{number:012d}") for number, one in enumerate(plain, 1)]
+    made = [_named(one, number) for number, one in enumerate(plain, 1)]
     return tuple(sorted(made, key=lambda one: one.kind != "claim"))
 
 
@@ -57,6 +57,16 @@ def _items(one: _Object) -> Iterator[_Object]:
         yield from (item for item in items if isinstance(item, dict))
     else:
         yield one
+
+
+def _named(one: _Object, number: int) -> Admitted:
+    """Return one object with what the API server adds; what is wrong with it is told with its number and name."""
+    try:
+        return _admit(one, f"00000000-0000-4000-8000-{number:012d}")
+    except BadRequest as error:
+        name = str(_part(one, "metadata").get("name", ""))[:253]
+        what = f"object {number}{f', {name}' if name else ''}"
+        raise BadRequest(f"{what}: {error.message}", hint=error.hint) from error
 
 
 def _admit(one: _Object, uid: str) -> Admitted:

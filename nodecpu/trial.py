@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from nodecpu.admin.state import TrialRow
 from nodecpu.admin.view import results_of
-from nodecpu.admitted import admitted
+from nodecpu.admitted import Admitted, admitted
 from nodecpu.annotated import annotated
 from nodecpu.attraction import attraction
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.dra.claims import decode_claim
-from nodecpu.errors import ClaimConflict, NodeCpuError, NotReady
+from nodecpu.errors import BadRequest, ClaimConflict, NodeCpuError, NotReady
 from nodecpu.ids import ClaimUID, ContainerID, SandboxID
 from nodecpu.kube.podspec import decode_pod
 from nodecpu.policy.allocate import container_grant
@@ -44,10 +44,17 @@ def tried(service: Service, driver: str, objects: Sequence[bytes]) -> tuple[Tria
             claim = decode_claim(one.data, driver=driver, uid=uid, namespace=one.namespace, name=one.name)
             rows.append(trial.claim(claim))
         else:
-            pod = decode_pod(one.data)
+            pod = _pod(one)
             # One that no scheduler has seen is taken to be counted as new pods are.
             rows += trial.pod(replace(pod, counted_claims=pod.counted_claims or None))
     return tuple(rows)
+
+
+def _pod(one: Admitted) -> PodSpec:
+    try:
+        return decode_pod(one.data)
+    except BadRequest as error:
+        raise BadRequest(f"pod {one.namespace}/{one.name}: {error.message}", hint=error.hint) from error
 
 
 class _Trial:

@@ -196,16 +196,17 @@ def test_container_that_is_there_is_tried_in_its_own_place(node: Node) -> None:
     ("text", "words"),
     [
         ("[]", "not a Kubernetes object"),
-        ('{"kind": "Service"}', "Service cannot be tried"),
+        ('{"kind": "Service"}', "object 1: Service cannot be tried"),
+        ('{"kind": "Service", "metadata": {"name": "a"}}', "object 1, a: Service cannot be tried"),
         ("{}", "an object without kind"),
         ('{"kind": "List", "items": []}', "no object to try"),
         ('{"kind": "ResourceClaim", "metadata": {"name": "a"}}', "not allocated"),
         (
             '{"kind": "Pod", "spec": {"containers": [{"name": "a", "resources": {"limits": {"cpu": "x"}}}]}}',
-            "cannot be",
+            "object 1: requests cannot be read: not a quantity",
         ),
         ('{"kind": "Pod", "spec": {"containers": "x"}}', "not a pod"),
-        ('{"kind": "Pod", "spec": {"containers": [7]}}', "not a pod"),
+        ('{"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [7]}}', "pod default/a: not a pod"),
         ('{"kind": "List", "items": [' + ",".join(["{}"] * 65) + "]}", "at once"),
     ],
 )
