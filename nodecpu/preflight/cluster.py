@@ -122,7 +122,8 @@ async def _server_findings(
     except ApiError as error:
         return (failed(check, str(error), "renew the credentials in the kubeconfig"),)
     except LinkError as error:
-        return (failed(check, error.message, error.hint or "see [kube] kubeconfig, and the network"),)
+        server = "see that the server in [kube] kubeconfig is right and answers from this node"
+        return (failed(check, error.message, f"{server}; {error.hint}" if error.hint else server),)
     except (msgspec.MsgspecError, UnicodeError) as error:
         return (failed(check, f"no Kubernetes answers: {str(error)[:100]}", "see the server in [kube] kubeconfig"),)
     found = [_new_enough(version), await _served(api), await _node(api, node)]
