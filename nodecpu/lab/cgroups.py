@@ -18,12 +18,15 @@ from nodecpu.cpuset import CpuSet, NodeSet
 _CPUS: Final = "cpuset.cpus"
 _MEMS: Final = "cpuset.mems"
 _QUOTA: Final = "cpu.max"
+_PASSED_ON: Final = "cgroup.subtree_control"
+_CONTROLLERS: Final = "cpuset cpu io memory pids"
 _FILES: Final = {
     _CPUS: "",
     _MEMS: "",
     "cpu.weight": "100",
     _QUOTA: "max 100000",
     "cgroup.procs": "",
+    _PASSED_ON: _CONTROLLERS,
     "cgroup.events": "populated 0\nfrozen 0",
 }
 
@@ -92,7 +95,8 @@ class ModelCgroups:
     def open(self) -> None:
         """Make the root and the kubepods group, as the kubelet does."""
         self.root.mkdir(parents=True, exist_ok=True)
-        (self.root / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+        for name in ("cgroup.controllers", _PASSED_ON):
+            (self.root / name).write_text(f"{_CONTROLLERS}\n")
         self._write_effective(self.root, self._all)
 
     def set_online(self, cpus: CpuSet) -> None:

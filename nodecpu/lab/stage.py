@@ -287,6 +287,7 @@ class Stage:
             "current-context": "lab",
         }
         (self.root / "kubeconfig").write_text(json.dumps(kubeconfig))
+        (self.root / "kubeconfig").chmod(0o600)
         own: JsonObject = {
             "node": {"name": NODE_NAME},
             "paths": {
