@@ -60,7 +60,7 @@ class Probe(Protocol):
 class Watchers:
     """Who is told: ``pending`` when containers wait for a new cpuset, ``freed`` when CPUs or links became available.
 
-    ``hinted``: of a new sandbox whose containers are to be near the devices that the kubelet gave them.
+    ``hinted``: of a sandbox whose containers to come are to be near the devices that the kubelet gave them.
     """
 
     pending: Callable[[], None]
@@ -140,6 +140,9 @@ class Service:
             sandbox = self._sandboxes.get(container.sandbox_id)
             if sandbox is not None:
                 self._found(sandbox, container)
+        for sandbox in sandboxes:
+            if asks_kubelet(self.rules, sandbox) and not self._has_all_containers(sandbox):
+                self._watchers.hinted(sandbox)  # what it told before a restart is forgotten
         self.is_synchronized = True
         self._watchers.freed()
         updates = (*self.books.pending.due(), *self._kept_off())  # all were looked at just now
@@ -397,6 +400,11 @@ class Service:
                 cpus=claim.cpus,
             )
         self.tell_pending()
+
+    def _has_all_containers(self, sandbox: Sandbox) -> bool:
+        """Return whether every container of a pod is in the books: then none is to be placed that was not before."""
+        spec = self.pods.of(sandbox)
+        return spec is not None and all(self.books.ledger.named(sandbox.uid, name) for name in spec.containers)
 
     def _found(self, sandbox: Sandbox, container: Container) -> None:
         """Take in a container that exists: unknown ones are placed, known ones compared with what they have."""

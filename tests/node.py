@@ -141,6 +141,7 @@ class Node:
         self.specs = FailingSpecs(config.paths.cdi, driver="dra.cpu")
         self.counters = Counters()
         self.kicks = 0
+        self.hinted: list[Sandbox] = []  # of which pods the kubelet was to be asked
         self.service = Service(
             self.started.books,
             self.started.arranged.machine,
@@ -153,6 +154,7 @@ class Node:
                 pending=self._kicked,
                 freed=lambda: self.claims.notify(),
                 released=lambda uid: self.claims.forget_row(uid),
+                hinted=self.hinted.append,
             ),
         )
         self.service.pods.restore(self.started.pods)

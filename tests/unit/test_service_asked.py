@@ -369,3 +369,22 @@ qos = ["BestEffort: idle"]
             assert got == (name if set_by_runtime else None)
 
     play(scene, story)
+
+
+@pytest.mark.parametrize(("sources", "asked"), [('["pod-resources"]', ["pod-2"]), ('["devices"]', [])])
+def test_kubelet_is_asked_again_after_a_restart_of_pods_that_are_not_complete(
+    scene: Scene, sources: str, asked: list[str]
+) -> None:
+    """S, R1: a container that comes later is near its devices all the same; what runs is not moved for it."""
+    scene.extra = f"topology_hints = {sources}"
+
+    async def story(node: Node) -> None:
+        whole, begun = PodShape(number=1), PodShape(number=2)
+        start(node, whole)
+        node.service.pod_seen(begun.spec)
+        node.create(begun.sandbox, replace(begun.container("c2"), name="istio-init"))
+        node.hinted.clear()
+        node.synchronize()
+        assert [sandbox.name for sandbox in node.hinted] == asked
+
+    play(scene, story)
