@@ -434,8 +434,15 @@ def _translated(where: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the innermost words of an error: the outer ones hold addresses of objects, which differ each time."""
+    """Return the innermost words of an error: the outer ones hold addresses of objects, which differ each time.
+
+    A body that is not whole has words of ours: those within are a parser's, which has seen nothing but its own input.
+    """
+    from http.client import IncompleteRead  # noqa: PLC0415 - came with kubernetes
+
     while (inner := error.__cause__ or error.__context__) is not None:
+        if isinstance(inner, IncompleteRead):
+            return "the stream ended in the midst of an answer, or what came of it is garbled"
         error = inner
     return f"{type(error).__name__}: {str(error)[:200]}"
 
