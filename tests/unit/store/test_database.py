@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from nodecpu.policy.plan import Change
 from nodecpu.store.claims import ClaimStore, Job
 from nodecpu.store.containers import ContainerStore
 from nodecpu.store.database import locked, open_database, private_directory
+from nodecpu.store.rows import Row, from_row, to_row
 
 CLAIM = ClaimGrant(
     uid=ClaimUID("00000001-0000-4000-8000-000000000000"),
@@ -114,6 +116,31 @@ def test_a_file_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> 
     with pytest.raises(StateError, match="schema 7, this version knows up to 1"):
         ClaimStore(path)
     assert path.read_bytes() == before
+
+
+def with_more(value: object) -> object:
+    """Return JSON with a field in every object that no version knows today, unless its keys are names of their own."""
+    match value:
+        case dict():
+            more = {} if not value or value.keys() & {"main", "a"} else {"of_a_later_version": {"some": ["thing"]}}
+            return {key: with_more(inner) for key, inner in value.items()} | more
+        case list():
+            return [with_more(inner) for inner in value]
+        case _:
+            return value
+
+
+def read_by_an_older_version(value: Row) -> Row:
+    row = json.dumps(with_more(json.loads(to_row(value)))).encode()
+    assert b"of_a_later_version" in row
+    return from_row(type(value), "x", row)
+
+
+def test_fields_that_a_later_version_added_do_not_keep_an_older_one_from_reading() -> None:
+    """U43: a downgrade works; what such a field says is not known, what was there before is whole."""
+    assert read_by_an_older_version(CLAIM) == CLAIM
+    assert read_by_an_older_version(CONTAINER) == CONTAINER
+    assert read_by_an_older_version(POD) == POD
 
 
 def test_a_link_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
