@@ -7,6 +7,7 @@ the home directory. A machine has no network: what it needs beyond the package i
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -28,6 +29,7 @@ SUITE = "trixie"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "python3", "python3-apt", "needrestart"),
     *("openssh-server", "busybox-static"),  # for Ansible: a machine without a network is reached through its namespace
+    *("containerd", "runc"),
 )
 MAKE_TIMEOUT_S = 900.0
 BOOT_TIMEOUT_S = 90.0
@@ -132,8 +134,11 @@ def need_tree() -> Path:
     """Return the archive of the machine's tree, made once; skip the test where Debian's archive cannot serve it."""
     need_bootstrap()
     with locked_cache("machine.lock") as home:
-        archive = home / f"machine-{SUITE}-1.tar"
+        recipe = hashlib.sha256(json.dumps(PACKAGES).encode()).hexdigest()[:12]
+        archive = home / f"machine-{SUITE}-{recipe}.tar"
         if not archive.exists():
+            for old in home.glob(f"machine-{SUITE}-*.tar"):
+                old.unlink()
             made = archive.with_suffix(".new.tar")
             bootstrap(made, PACKAGES)
             made.rename(archive)

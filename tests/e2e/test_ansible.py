@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.containerd.binaries import need_containerd
 from tests.e2e.machine import Machine, Peers, booted
 from tests.e2e.packages import built, need_tools, renumbered
 from tests.e2e.plays import BIN, PLAYS, Played, Plays
@@ -19,6 +21,8 @@ from tests.support import need_program
 pytestmark = pytest.mark.nspawn
 
 ALONE = {"kube": {"enabled": False}}
+CONTAINERD = "/etc/containerd/config.toml"
+CRI, NRI = "io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri"
 CONFIG = {
     "paths": {"root": "/run/lab-machine", "cgroup": "/run/lab-cgroup"},
     "kube": {"kubeconfig": "/run/lab-kubeconfig"},
@@ -53,6 +57,106 @@ class Site:
         return self.plays.right(name, *options, **variables)
 
 
+FILES = {
+    "as containerd itself prints it": f'''
+version = 2
+[plugins]
+  [plugins."{CRI}"]
+    cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+    enable_cdi = false
+    sandbox_image = "localhost/pause:1"
+    [plugins."{CRI}".cni]
+      enable_cdi = false
+  [plugins."{NRI}"]
+    disable = true
+    disable_connections = false
+''',
+    "by hand": f"""
+version = 2
+[plugins.'{NRI}'] # off
+# disable = true
+disable_connections = true
+  disable=true # for now
+[ plugins . "{CRI}" ]
+[plugins."{CRI}".containerd.runtimes.runc.options]
+SystemdCgroup = true
+[other]
+disable = true""",
+    "both on": f"""
+version = 2
+[plugins."{CRI}"]
+enable_cdi = true
+[plugins."{NRI}"]
+disable = false
+""",
+    "none of it": "version = 2\n",
+}
+"""Ways in which a node's file may be written."""
+
+LATER_FILES = {
+    2: f"""
+version = 2
+imports = ["conf.d/*.toml"]
+[plugins."{CRI}"]
+sandbox_image = "localhost/ours:1"
+[plugins."{CRI}".containerd.runtimes.runc.options]
+SystemdCgroup = true
+[plugins."{NRI}"]
+plugin_request_timeout = "9s"
+""",
+    3: f"""
+version = 3
+imports = ["conf.d/*.toml"]
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "localhost/ours:1"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+SystemdCgroup = true
+[plugins."{NRI}"]
+plugin_request_timeout = "9s"
+""",
+}
+"""Files of containerd 2, of the old format and of its own."""
+
+WRITE = """
+- hosts: localhost
+  connection: local
+  gather_facts: false
+  vars_files: {role}/vars/main.yml
+  vars:
+    nodecpu_runtime: containerd
+    nodecpu_package: x.deb
+    nodecpu_require_plugin: false
+    nodecpu_containerd_stat: {{stat: {{exists: true}}}}
+    nodecpu_containerd_version: {{stdout: "containerd github.com/containerd/containerd {version}"}}
+  tasks:
+    - ansible.builtin.template:
+        src: {role}/templates/{template}
+        dest: "{{{{ item.dest }}}}"
+        mode: "0644"
+      vars:
+        nodecpu_containerd_file: {{content: "{{{{ item.text | b64encode }}}}"}}
+      loop: "{{{{ files }}}}"
+"""
+
+
+def writer(place: Path, template: str, version: str) -> tuple[Plays, str]:
+    """Return plays with one that writes a template of the role for files of a version of containerd."""
+    need_tools("ansible-tools")
+    play, inventory = place / "play.yml", place / "hosts"
+    play.write_text(WRITE.format(role=PLAYS / "roles/nodecpu", template=template, version=version))
+    inventory.write_text(f"localhost ansible_python_interpreter={sys.executable}\n")
+    return Plays(inventory=inventory, variables={}, journal=str), str(play)
+
+
+def with_both_on(text: str) -> dict[str, object]:
+    """Return a file of containerd 1.7 as it has to be: NRI and CDI on, and all else as it was."""
+    settings = tomllib.loads(text)
+    plugins = settings.setdefault("plugins", {})
+    plugins.setdefault(CRI, {})["enable_cdi"] = True
+    plugins.setdefault(NRI, {})["disable"] = False
+    return settings
+
+
 @pytest.fixture(scope="module")
 def site(built_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     need_tools("ansible-tools")
@@ -70,13 +174,15 @@ def site(built_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         host = {"ansible_host": "127.0.0.1", "ansible_user": "root", "ansible_ssh_common_args": options}
         inventory = place / "hosts.json"
         inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": {"worker": host}}}))
-        variables = {"nodecpu_package": str(first), "nodecpu_config": ALONE}
+        variables = {"nodecpu_package": str(first), "nodecpu_config": ALONE, "nodecpu_configure_runtime": True}
         plays = Plays(inventory=inventory, variables=variables, journal=machine.journal)
         yield Site(machine, plays, renumbered(first, "0.1.0", "0.1.1"))
 
 
 @pytest.fixture(scope="module")
 def peers(site: Site) -> Iterator[Peers]:
+    """Have the lab's runtime in containerd's place, with kubelet and API server."""
+    site.machine.ok("systemctl", "disable", "--now", "containerd")
     begun = Peers(site.machine)
     yield begun
     begun.close()
@@ -89,12 +195,63 @@ def test_linter_accepts_it_for_production() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_file_of_containerd_1_keeps_what_is_not_ours(tmp_path: Path) -> None:
+    """A drop-in would not do: containerd 1.7 puts its tables in the place of the file's own."""
+    plays, play = writer(tmp_path, "containerd1.j2", "1.7.24~ds1")
+    files = [{"dest": str(tmp_path / f"{number}.toml"), "text": text} for number, text in enumerate(FILES.values())]
+    plays.right(play, files=files)
+    for one in files:
+        assert tomllib.loads(Path(one["dest"]).read_text()) == with_both_on(one["text"])
+    again = [{"dest": one["dest"], "text": Path(one["dest"]).read_text()} for one in files]
+    assert plays.right(play, files=again).changed == 0
+
+
+def test_drop_in_leaves_containerd_2_its_own_settings(tmp_path: Path) -> None:
+    """The real containerd says what is in force: of another version than the file, a drop-in would have it ignored."""
+    containerd = need_containerd().containerd
+    plays, play = writer(tmp_path, "containerd.j2", "v2.1.9")
+    places = {version: tmp_path / str(version) for version in LATER_FILES}
+    for version, place in places.items():
+        (place / "conf.d").mkdir(parents=True)
+        (place / "config.toml").write_text(LATER_FILES[version])
+    files = [{"dest": str(place / "conf.d/50-nodecpu.toml"), "text": LATER_FILES[at]} for at, place in places.items()]
+    plays.right(play, files=files)
+    for place in places.values():
+        command = [str(containerd), "--config", str(place / "config.toml"), "config", "dump"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        plugins = tomllib.loads(done.stdout)["plugins"]
+        runtime = plugins["io.containerd.cri.v1.runtime"]
+        assert plugins["io.containerd.cri.v1.images"]["pinned_images"]["sandbox"] == "localhost/ours:1"
+        assert runtime["containerd"]["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
+        assert runtime["enable_cdi"] is True
+        assert (plugins[NRI]["disable"], plugins[NRI]["plugin_request_timeout"]) == (False, "9s")
+
+
+def test_runtime_without_nri_is_told_of_unless_it_is_to_be_configured(site: Site) -> None:
+    """Debian 13's own containerd, as its package sets it up."""
+    assert site.machine.ok("containerd", "--version").split()[2].startswith("1.7.")
+    played = site.play("site.yml", nodecpu_configure_runtime=False)
+    assert played.code != 0
+    assert "containerd's NRI is off. Set disable = false" in played.said
+    assert site.machine.run("test", "-e", "/usr/bin/nodecpu").returncode != 0
+
+
 def test_check_tells_what_the_run_changes_and_changes_nothing(site: Site) -> None:
+    stock = site.machine.ok("cat", CONTAINERD)
     told = site.right("site.yml", "--check")
     assert site.machine.run("test", "-e", "/usr/bin/nodecpu").returncode != 0
+    assert site.machine.ok("cat", CONTAINERD) == stock
     done = site.right("site.yml")
     assert done.changed == told.changed > 0, done.said
     assert site.machine.unit("ActiveState", "UnitFileState") == {"ActiveState": "active", "UnitFileState": "enabled"}
+
+
+def test_runtime_has_the_plugin_and_kept_its_own_settings(site: Site) -> None:
+    """The real containerd of the distribution, NRI and CDI turned on by the role; the file before is kept beside."""
+    status = json.loads(site.machine.ok("nodecpu", "status", "--json"))
+    assert status["links"]["runtime"]["state"] == "connected"
+    before = site.machine.ok("sh", "-c", f"cat {CONTAINERD}.*~")
+    assert tomllib.loads(site.machine.ok("cat", CONTAINERD)) == with_both_on(before)
 
 
 def test_second_run_and_its_check_change_nothing(site: Site) -> None:
