@@ -38,7 +38,9 @@ STOP_TIMEOUT_S = 30.0
 KUBELET_PORT = 7000
 """Where the machine's kubelet takes requests (``vmnode.py``)."""
 
-_BOOTED = "booted"
+BOOTED = "booted"
+"""What a machine looks like after its first boot."""
+
 _KERNEL_LINE = (
     "root=/dev/vda rw console=ttyS0 loglevel=4 net.ifnames=0 audit=0 mitigations=off nokaslr no5lvl apparmor=0 "
     "lsm=capability cryptomgr.notests random.trust_cpu=on rcupdate.rcu_expedited=1 tsc=reliable nowatchdog "
@@ -70,8 +72,7 @@ class VirtualMachine:
     def resume(self, overlay: Path, snapshot: str) -> None:
         """Begin on a copy of an overlay where a snapshot in it left off."""
         shutil.copyfile(overlay, self.overlay)
-        self._begin("-loadvm", snapshot)
-        self._set_clock()
+        self.begin_at(snapshot)
 
     def save(self, snapshot: str) -> None:
         """Keep memory and disk as they are now, in the overlay."""
@@ -90,6 +91,23 @@ class VirtualMachine:
         self.run("systemctl", "reboot")
         self._leave()
         self.await_boot(before)
+
+    def shut_down(self) -> int:
+        """Have the machine go down in order; return QEMU's exit code. ``begin_at`` begins it again."""
+        assert self._qemu is not None
+        self.run("systemctl", "poweroff")
+        self._leave()
+        try:
+            code = self._qemu.wait(BOOT_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"the machine does not go down\n{self.console()}") from error
+        self._qemu = None
+        return code
+
+    def begin_at(self, snapshot: str) -> None:
+        """Begin an ended machine with a snapshot of its own."""
+        self._begin("-loadvm", snapshot)
+        self._set_clock()
 
     def close(self) -> None:
         """End the machine as if its power were cut; what is in the overlay is whole."""
@@ -171,7 +189,10 @@ class VirtualMachine:
 
     def ok(self, *arguments: str, text: str = "") -> str:
         """Return what a command said; it has to end with 0."""
-        done = self.run(*arguments, text=text)
+        try:
+            done = self.run(*arguments, text=text)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{error}\n{self.console()}") from error
         assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{self.journal()}"
         return done.stdout
 
@@ -278,7 +299,7 @@ def virtual_machine() -> Iterator[VirtualMachine]:
     place = Path(tempfile.mkdtemp(prefix="nodecpu-vm-", dir="/var/tmp"))
     machine = VirtualMachine(place, disk)
     try:
-        machine.resume(_booted(disk), _BOOTED)
+        machine.resume(_booted(disk), BOOTED)
         yield machine
     finally:
         machine.close()
@@ -297,7 +318,7 @@ def _booted(disk: Disk) -> Path:
             try:
                 machine.boot()
                 machine.ok("ctr", "-n", "k8s.io", "images", "import", "--local", IMAGE_FILE)
-                machine.save(_BOOTED)
+                machine.save(BOOTED)
                 machine.close()
                 shutil.move(machine.overlay, kept.with_suffix(".new"))
                 kept.with_suffix(".new").rename(kept)

@@ -1,7 +1,7 @@
-"""The disk of the virtual machine: Debian with a real containerd, made once and kept with its kernel and a key.
+"""The disk of the virtual machine: Debian with its own containerd, made once and kept with its kernel and a key.
 
-What the machine needs beyond the package is on the disk, since it has no network. It is made anew when what goes into
-it changes.
+A later containerd lies beside it, for a node that is brought up to date. What the machine needs beyond the package is
+on the disk, since it has no network. It is made anew when what goes into it changes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomli_w
-
 from tests.containerd import binaries, image
 from tests.containerd.binaries import Binaries, need_containerd
 from tests.e2e.machine import MAKE_TIMEOUT_S, SUITE, bootstrap, locked_cache, need_bootstrap
@@ -23,7 +21,7 @@ from tests.support import need_program
 
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "udev", "linux-image-cloud-amd64", "initramfs-tools", "zstd"),
-    *("openssh-server", "python3", "python3-apt", "iproute2", "busybox-static", "runc"),
+    *("openssh-server", "python3", "python3-apt", "iproute2", "busybox-static", "containerd", "runc"),
 )
 SIZE = "3G"
 HOST = "n4c16"
@@ -46,22 +44,23 @@ _MASKED = (
 _MODULES = ("virtio_pci", "virtio_blk", "ext4")
 """All that the first stage has to load: it is unpacked by an emulated CPU."""
 
-_CONTAINERD = {
-    "version": 3,
-    "imports": ["/etc/containerd/conf.d/*.toml"],
-    "plugins": {
-        "io.containerd.cri.v1.images": {"pinned_images": {"sandbox": image.IMAGE}},
-        "io.containerd.cri.v1.runtime": {
-            "containerd": {
-                "runtimes": {"runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}}
-            },
-        },
-        # Seconds of an emulated CPU are short: nothing may be given up for being slow.
-        "io.containerd.nri.v1.nri": {"plugin_registration_timeout": "60s", "plugin_request_timeout": "30s"},
-    },
-}
-"""As on a node of a Kubernetes cluster; NRI is as it comes: on."""
+LATER_CONTAINERD = "/opt/containerd-later/bin"
+"""Programs of a later containerd, which nothing runs by itself."""
 
+_CONTAINERD = f"""
+    sandbox_image = "{image.IMAGE}"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = true
+  [plugins."io.containerd.nri.v1.nri"]
+    plugin_registration_timeout = "60s"
+    plugin_request_timeout = "30s"
+"""
+"""What a node of a Kubernetes cluster has beyond the package's own file. Seconds of an emulated CPU are short: nothing
+may be given up for being slow. NRI and CDI are as they come: off."""
+
+_CRI_TABLE = '[plugins."io.containerd.grpc.v1.cri"]\n'
 _FILES = {
     "etc/hostname": f"{HOST}\n",
     "etc/hosts": f"127.0.0.1 localhost {HOST}\n",
@@ -113,8 +112,8 @@ def need_disk() -> Disk:
 
 def _recipe() -> str:
     """Return a name for what goes into a disk."""
-    parts = (PACKAGES, SIZE, _ENABLED, _MASKED, _MODULES, _CONTAINERD, _FILES, IMAGE_FILE, binaries.SUITE)
-    programs = Path(image.__file__).read_text() + binaries.VERSION
+    parts = (PACKAGES, SIZE, _ENABLED, _MASKED, _MODULES, _CONTAINERD, _FILES, IMAGE_FILE, LATER_CONTAINERD)
+    programs = Path(image.__file__).read_text() + binaries.SUITE + binaries.VERSION
     return hashlib.sha256(f"{json.dumps(parts)} {programs}".encode()).hexdigest()[:12]
 
 
@@ -150,13 +149,15 @@ def _small_initrd(place: Path) -> str:
 
 
 def _add_containerd(root: Path, programs: Binaries) -> None:
-    """Put a containerd into the tree as its package would, set up as a Kubernetes node's; NRI is as it comes: on."""
+    """Set the package's containerd up as a node's is, and lay a later one beside it."""
+    later = root / LATER_CONTAINERD.lstrip("/")
+    later.mkdir(parents=True)
     for name in ("containerd", "containerd-shim-runc-v2", "ctr"):
-        shutil.copy(programs.directory / name, root / "usr/bin")
-    unit = programs.directory.parent / "lib/systemd/system/containerd.service"
-    shutil.copy(unit, root / "usr/lib/systemd/system")
-    _write(root / "etc/containerd/config.toml", tomli_w.dumps(_CONTAINERD))
-    (root / "etc/containerd/conf.d").mkdir()
+        shutil.copy(programs.directory / name, later)
+    file = root / "etc/containerd/config.toml"
+    stock = file.read_text()
+    assert stock.count(_CRI_TABLE) == 1, stock
+    file.write_text(stock.replace(_CRI_TABLE, _CRI_TABLE + _CONTAINERD.lstrip("\n")))
     image.write_image(programs.busybox, root / IMAGE_FILE.lstrip("/"))
 
 

@@ -78,7 +78,7 @@ class VmNode:
                 await asyncio.sleep(0.1)
         return {"capacities": dict(self.cluster.capacities()), "seen_at_start": self._seen_at_start, "life": self.life}
 
-    async def hold(self, name: str, wants: list[dict[str, str]]) -> JsonObject:
+    async def hold(self, name: str, wants: list[dict[str, str]], namespace: str = NAMESPACE) -> JsonObject:
         """Have a claim made and allocated: for each result ``cpus``, and ``numa`` or ``device`` where it has to be."""
         wanted = [
             Want(
@@ -89,19 +89,47 @@ class VmNode:
             )
             for number, want in enumerate(wants)
         ]
-        self.cluster.create_claim(NAMESPACE, name, wanted)
-        self.cluster.allocate(NAMESPACE, name, wanted)
+        self.cluster.create_claim(namespace, name, wanted)
+        self.cluster.allocate(namespace, name, wanted)
         return {}
 
+    async def again(self, name: str) -> JsonObject:
+        """Have a prepared claim prepared once more; tell what was answered before and now, and its UID."""
+        claim = self.api.store.get(Key(kind=CLAIMS, namespace=NAMESPACE, name=name))
+        uid = text(claim, "metadata", "uid")
+        info = self.kubelet.checkpoint[uid]
+        before = list(info.devices)
+        self.kubelet.forget(uid)
+        await self.kubelet.prepare([claim])
+        answered, info.devices = info.devices[len(before) :], before
+        return {"uid": uid, "before": _told(before), "again": _told(answered)}
+
+    async def unprepare(self, uids: list[str]) -> JsonObject:
+        """Have claims unprepared, one call each, whether or not they are known; tell what was wrong with each."""
+        errors: list[Json] = []
+        for uid in uids:
+            claim = dra_pb2.Claim(namespace=NAMESPACE, uid=uid, name="gone")
+            request = dra_pb2.NodeUnprepareResourcesRequest(claims=[claim])
+            answer = await self.kubelet.registry.driver(DRIVER).unprepare(request)
+            errors.append(answer.claims[uid].error if uid in answer.claims else "no answer")
+        return {"errors": errors}
+
     async def start(
-        self, name: str, claims: list[str], request: str = "", namespace: str = NAMESPACE, tries: int = TRIES
+        self,
+        name: str,
+        claims: list[str],
+        *,
+        namespace: str = NAMESPACE,
+        tries: int = TRIES,
+        environment: dict[str, str] | None = None,
+        **amounts: str,
     ) -> JsonObject:
-        """Run a pod of one container that has all these claims and asks for this much CPU."""
+        """Run a pod of one container that has all these claims; its CPU ``request`` and ``limit`` are none if empty."""
         resources: JsonObject = {"claims": [{"name": claim} for claim in claims]}
-        if request:
-            resources["requests"] = {"cpu": request}
+        resources |= {f"{word}s": {"cpu": amount} for word, amount in amounts.items() if amount}
+        variables: list[Json] = [{"name": key, "value": value} for key, value in (environment or {}).items()]
         spec: JsonObject = {
-            "containers": [{"name": "app", "image": "test", "resources": resources}],
+            "containers": [{"name": "app", "image": "test", "resources": resources, "env": variables}],
             "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
         }
         pod = self.cluster.create_pod(namespace, name, spec, {})
@@ -202,6 +230,10 @@ class VmNode:
                 devices=[dra_pb2.Device.FromString(bytes.fromhex(device)) for device in texts(one, "devices")],
                 pods=set(texts(one, "pods")),
             )
+
+
+def _told(devices: list[dra_pb2.Device]) -> list[Json]:
+    return [device.SerializeToString(deterministic=True).hex() for device in devices]
 
 
 def main() -> None:
