@@ -8,7 +8,8 @@ without scripts, fonts or links; what comes from outside is cleaned and escaped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
@@ -24,7 +25,11 @@ _GAP: Final = 10
 _TITLE: Final = 22
 _LINE: Final = 20
 _CHAR: Final = 0.62
-"""Width of a monospaced character in units of its size, a little generous."""
+"""Width of a character in units of its size, a little generous; a digit's as well."""
+
+_BOLD: Final = 0.8
+_WIDEST: Final = 1.1
+"""The same for a bold capital as they come, and for the widest of them, the W."""
 
 # Okabe and Ito's colours, which stay apart for the colour-blind.
 _COLOURS: Final = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")
@@ -77,7 +82,8 @@ def draw_svg(state: NodeState) -> str:
     """Return the picture as an SVG document."""
     owners = owners_of(state)
     online = CpuSet.parse(state.machine.online)
-    drawing = _Drawing(owners, _scale(len(online), owners.mark_width), len(str(max(online, default=0))))
+    digits = len(str(max(online, default=0)))
+    drawing = _Drawing(owners, _scale(len(online), digits, owners.mark_width), digits)
     parts = [drawing.socket(socket) for socket in state.machine.sockets]
     body, y = [_text(_MARGIN, _MARGIN + 14, node_title(state), 18, "bold")], float(_MARGIN + 34)
     for part in parts:
@@ -97,12 +103,13 @@ def draw_svg(state: NodeState) -> str:
     )
 
 
-def _scale(cpus: int, mark_width: int) -> _Scale:
-    if cpus <= 64:
-        return _LARGE
-    if cpus <= 256:
-        return _MEDIUM
-    return _Scale(width=max(_SMALL.width, 8 * mark_width + 4), height=16, font=10, numbered=False)
+def _scale(cpus: int, digits: int, mark_width: int) -> _Scale:
+    """Return the sizes for so many CPUs: a cell has room for what stands in it."""
+    if cpus > 256:
+        return _Scale(width=max(_SMALL.width, 8 * mark_width + 4), height=16, font=10, numbered=False)
+    scale = _LARGE if cpus <= 64 else _MEDIUM
+    mark = ((mark_width - 1) * _BOLD + _WIDEST) * scale.font
+    return replace(scale, width=max(scale.width, ceil(4 + digits * _CHAR * (scale.font - 1) + 2 + mark + 4)))
 
 
 class _Drawing:

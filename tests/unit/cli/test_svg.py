@@ -47,6 +47,19 @@ def test_cells_carry_number_and_mark_and_the_legend_names_all() -> None:
     assert {"claim shop/web", "4-5", "held by shop/web-0/app", "numa 3, 16 GiB", "socket 1"} <= set(words)
 
 
+@pytest.mark.parametrize("cpus", [16, 64, 128, 256])
+def test_number_and_mark_of_a_cell_do_not_touch(cpus: int) -> None:
+    """With some thirty claims the marks have two letters; a bold letter is at most 1.1 of its size wide."""
+    for cell in ElementTree.fromstring(draw_svg(crowded(cpus))).iter(f"{SVG}g"):
+        if cell.find(f"{SVG}title") is None or len(words := cell.findall(f"{SVG}text")) < 2:
+            continue
+        number, mark = words
+        size = float(mark.attrib["font-size"])
+        left = float(mark.attrib["x"]) - size * (0.8 * (len(mark.text or "") - 1) + 1.1)
+        right = float(number.attrib["x"]) + 0.62 * float(number.attrib["font-size"]) * len(number.text or "")
+        assert right < left, (number.text, mark.text)
+
+
 def test_large_machines_have_the_number_at_the_beginning_of_each_row() -> None:
     words = texts(draw_svg(crowded(1024)))
     assert "0" in words
