@@ -7,8 +7,9 @@ is declared once, in ``FAMILIES``. No label carries the name of a pod, claim or 
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -32,7 +33,7 @@ class Counters:
 
     ``annotations`` without effect go by reason, ``repairs`` and ``drifts`` by cause, ``refusals`` by the error's code;
     the last of them are kept whole, in ``last_refusals``. ``prepares`` and ``unprepares`` go by result, success or
-    error.
+    error. ``started_at`` is the start, in Unix time.
     """
 
     __slots__ = (
@@ -49,10 +50,12 @@ class Counters:
         "prepares",
         "refusals",
         "repairs",
+        "started_at",
         "unprepares",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.started_at = now()
         self.forged_claims = 0
         self.given_up = 0
         self.gone_claims = 0
@@ -76,6 +79,7 @@ class Counters:
     def state(self) -> CounterState:
         """Return the present counts."""
         return CounterState(
+            started_at=self.started_at,
             forged_claims=self.forged_claims,
             given_up=self.given_up,
             gone_claims=self.gone_claims,
@@ -98,12 +102,16 @@ def _told(histogram: Histogram) -> HistogramState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One metric as it is told: ``name`` without the suffixes that Prometheus' text adds, ``label`` empty for none."""
+    """One metric as it is told: ``name`` without the suffixes that Prometheus' text adds, ``label`` empty for none.
+
+    ``always`` are values of the label that are told from the start, at 0: a rate does not see a series' first value.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     label: str = ""
+    always: tuple[str, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -111,10 +119,20 @@ class Family:
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
+_RESULTS: Final = ("error", "success")
+_REPAIRS: Final = ("drift", "overdue", "pod-quota", "quota", "widened")
+_DRIFTS: Final = ("parent", "reset", "runtime", "systemd", "unknown")
+
 FAMILIES: Final = (
     Family(name="nodecpu_build_info", kind="gauge", label="version", help="1 for the version that runs."),
+    Family(name="nodecpu_start_time_seconds", kind="gauge", help="When the daemon started, in Unix time."),
     Family(name="nodecpu_link_up", kind="gauge", label="link", help="Whether a link is up: runtime, kubelet, api."),
     Family(name="nodecpu_aside", kind="gauge", help="Whether nothing is pinned since a manager of the kubelet does."),
+    Family(
+        name="nodecpu_published",
+        kind="gauge",
+        help="Whether the API server has the devices as they are now; not told without an API server.",
+    ),
     Family(name="nodecpu_preflight", kind="gauge", label="grade", help="Findings of the daemon's checks, by grade."),
     Family(name="nodecpu_cpus", kind="gauge", label="use", help="CPUs by use."),
     Family(name="nodecpu_claims", kind="gauge", label="state", help="Claims in the books, by state."),
@@ -134,16 +152,27 @@ FAMILIES: Final = (
         kind="gauge",
         help="When the credentials for the API server end, in Unix time.",
     ),
-    Family(name="nodecpu_prepares", kind="counter", label="result", help="Prepared claims, by result."),
-    Family(name="nodecpu_unprepares", kind="counter", label="result", help="Unprepared claims, by result."),
+    Family(
+        name="nodecpu_prepares", kind="counter", label="result", always=_RESULTS, help="Prepared claims, by result."
+    ),
+    Family(
+        name="nodecpu_unprepares", kind="counter", label="result", always=_RESULTS, help="Unprepared claims, by result."
+    ),
     Family(name="nodecpu_prepare_duration_seconds", kind="histogram", help="How long the preparation of a claim took."),
     Family(name="nodecpu_claim_cpus", kind="histogram", help="CPUs of each claim that was given some."),
     Family(name="nodecpu_refusals", kind="counter", label="code", help="Requests refused, by error code."),
-    Family(name="nodecpu_repairs", kind="counter", label="cause", help="Cpusets and quotas put right, by cause."),
+    Family(
+        name="nodecpu_repairs",
+        kind="counter",
+        label="cause",
+        always=_REPAIRS,
+        help="Cpusets and quotas put right, by cause.",
+    ),
     Family(
         name="nodecpu_drifts",
         kind="counter",
         label="cause",
+        always=_DRIFTS,
         help="Cpusets that others changed, by cause: parent, runtime, systemd, reset, unknown.",
     ),
     Family(name="nodecpu_given_up", kind="counter", help="Times that a cpuset was given up after repeated fights."),
@@ -162,8 +191,20 @@ COMPATIBLE: Final = (
     Family(name="dra_cpu_available_cpus", kind="gauge", help="CPUs that claims could get."),
     Family(name="dra_cpu_reserved_cpus", kind="gauge", help="CPUs that are reserved."),
     Family(name="dra_cpu_resource_claims_active", kind="gauge", help="Claims in the books."),
-    Family(name="dra_cpu_prepare_claims", kind="counter", label="result", help="Prepared claims, by result."),
-    Family(name="dra_cpu_unprepare_claims", kind="counter", label="result", help="Unprepared claims, by result."),
+    Family(
+        name="dra_cpu_prepare_claims",
+        kind="counter",
+        label="result",
+        always=_RESULTS,
+        help="Prepared claims, by result.",
+    ),
+    Family(
+        name="dra_cpu_unprepare_claims",
+        kind="counter",
+        label="result",
+        always=_RESULTS,
+        help="Unprepared claims, by result.",
+    ),
     Family(name="dra_cpu_prepare_claim_duration_seconds", kind="histogram", help="How long a preparation took."),
     Family(name="dra_cpu_claim_allocated_cpus", kind="histogram", help="CPUs of each claim that was given some."),
 )
@@ -210,6 +251,8 @@ def _values(state: NodeState) -> dict[str, _Value]:
     up = {"runtime": links.runtime, "kubelet": links.kubelet, "api": links.api}
     return {
         "nodecpu_build_info": {state.version: 1},
+        "nodecpu_start_time_seconds": counts.started_at or None,
+        "nodecpu_published": None if links.api.state == "off" else float(state.published),
         "nodecpu_link_up": {name: int(link.state == "connected") for name, link in up.items()},
         "nodecpu_aside": float(bool(state.aside)),
         "nodecpu_preflight": Counter(one.grade for one in state.preflight),
@@ -288,7 +331,7 @@ def _metric(family: Family, value: float | Mapping[str, int] | HistogramState) -
     if not isinstance(value, Mapping):
         return make(family.name, family.help, value=value)
     metric = make(family.name, family.help, labels=[family.label])
-    for key, number in sorted(value.items()):
+    for key, number in sorted((dict.fromkeys(family.always, 0) | dict(value)).items()):
         metric.add_metric([key], number)
     return metric
 

@@ -152,8 +152,9 @@ class HistogramState(Shape, frozen=True, kw_only=True):
 
 
 class CounterState(Shape, frozen=True, kw_only=True):
-    """What was counted since the daemon's start; the mappings go by reason, cause and error code."""
+    """What was counted since the daemon's start (Unix time); the mappings go by reason, cause and error code."""
 
+    started_at: float = 0.0
     forged_claims: int = 0
     given_up: int = 0
     gone_claims: int = 0

@@ -18,6 +18,7 @@ BY_THE_DAY = {
     "dra/health.py": "when a device's health was told, for the kubelet",
     "kube/client.py": "how far the API server's clock is from ours",
     "kube/events.py": "when an event happened",
+    "metrics.py": "when the daemon started, for people and alerts",
     "refusals.py": "when a claim was refused, for people",
     "kube/renewal.py": "whether half of a token's life is over, by the times in the token",
 }

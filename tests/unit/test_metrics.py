@@ -12,8 +12,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml  # type: ignore[import-untyped]  # its stubs are no dependency of ours
 from prometheus_client.parser import text_string_to_metric_families
 
+from nodecpu.admin.state import LinkState
+from nodecpu.enforce.causes import Cause
 from nodecpu.errors import NodeCpuError, StateError
 from nodecpu.ids import ClaimUID
 from nodecpu.measured import MeasuredClaims
@@ -132,11 +135,29 @@ def test_names_of_the_other_driver_are_there_only_when_wanted() -> None:
 
 def test_every_declared_metric_is_told_with_its_help_and_kind() -> None:
     api = msgspec.structs.replace(n4c16().links.api, credentials_expire_at=1e9)
-    state = msgspec.structs.replace(n4c16(), links=msgspec.structs.replace(n4c16().links, api=api))
+    links = msgspec.structs.replace(n4c16().links, api=api)
+    state = msgspec.structs.replace(n4c16(), links=links, counters=Counters().state())
     text = render(state, compatible=True).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     for family in (*FAMILIES, *COMPATIBLE):
         assert (families[family.name].type, families[family.name].documentation) == (family.kind, family.help)
+
+
+def test_what_alerts_go_by_is_there_before_anything_has_happened() -> None:
+    counters = Counters(now=lambda: 1e9)
+    found = samples(render(msgspec.structs.replace(n4c16(), counters=counters.state()), compatible=True))
+    for name in ("nodecpu_prepares", "nodecpu_unprepares", "dra_cpu_prepare_claims", "dra_cpu_unprepare_claims"):
+        assert (found[f"{name}_total", "success"], found[f"{name}_total", "error"]) == (0, 0)
+    assert {label for name, label in found if name == "nodecpu_drifts_total"} == {one.value for one in Cause}
+    assert found["nodecpu_repairs_total", "drift"] == 0
+    assert found["nodecpu_start_time_seconds", ""] == 1e9
+
+
+def test_whether_devices_are_published_is_told_where_there_is_an_api_server() -> None:
+    assert samples(render(n4c16()))["nodecpu_published", ""] == 0
+    assert samples(render(msgspec.structs.replace(n4c16(), published=True)))["nodecpu_published", ""] == 1
+    links = msgspec.structs.replace(n4c16().links, api=LinkState(state="off"))
+    assert b"nodecpu_published " not in render(msgspec.structs.replace(n4c16(), links=links))
 
 
 def test_drift_is_a_gauge_of_the_moment() -> None:
@@ -157,6 +178,14 @@ def test_alerts_go_by_metrics_that_there_are() -> None:
     used = set(re.findall(r"\bnodecpu_[a-z_]+", rules))
     assert used
     assert used <= known
+
+
+def test_every_alert_has_a_test_in_which_it_fires() -> None:
+    alerts = ROOT / "packaging/alerts"
+    rules, tests = (yaml.safe_load((alerts / f"nodecpu.rules.{end}").read_text()) for end in ("yml", "test.yml"))
+    declared = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    fired = {one["alertname"] for test in tests["tests"] for one in test["alert_rule_test"] if one.get("exp_alerts")}
+    assert fired == declared
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")

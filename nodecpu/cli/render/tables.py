@@ -8,7 +8,7 @@ from typing import Final
 
 from nodecpu.admin.state import ContainerRow, LinkState, NodeState, RefusalState
 from nodecpu.cli.render.owners import pod_container
-from nodecpu.cli.render.text import aligned, clean, counted
+from nodecpu.cli.render.text import aligned, clean, counted, utc
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.ending import listed
 
@@ -18,7 +18,7 @@ _MOST_REFUSALS: Final = 5
 
 def status_lines(state: NodeState) -> Iterator[str]:
     """Yield the state at a glance."""
-    yield f"{clean(state.node)}, nodecpu {clean(state.version)}"
+    yield f"{clean(state.node)}, nodecpu {clean(state.version)}{_since(state.counters.started_at)}"
     rows = [("aside", f"nothing is pinned: {state.aside}; see nodecpu check")] if state.aside else []
     rows += [
         ("runtime", _link(state.links.runtime)),
@@ -43,6 +43,10 @@ def status_lines(state: NodeState) -> Iterator[str]:
     yield from _refusals(state.refusals)
     yield ""
     yield from pool_lines(state)
+
+
+def _since(started_at: float) -> str:
+    return f", since {utc(started_at)}" if started_at else ""
 
 
 def _refusals(refusals: Sequence[RefusalState]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 
 def clean(text: str) -> str:
@@ -21,3 +22,8 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     for row in table:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def utc(seconds: float) -> str:
+    """Return a moment, given in Unix time, to the second."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodecpu.admin.state import NodeState, RefusalState, ResultState, TrialRow
+from nodecpu.admin.state import CounterState, NodeState, RefusalState, ResultState, TrialRow
 from nodecpu.cli.explain import MAX_FILE_BYTES, read_objects
 from nodecpu.cli.render.explain import explained, explanation_lines, trial_lines
 from nodecpu.cli.render.tables import status_lines
@@ -195,7 +195,9 @@ def test_pod_whose_claim_was_refused_leads_to_the_claim(name: str) -> None:
 
 def test_status_tells_who_was_refused_last_and_that_the_node_stands_aside() -> None:
     many = [refusal("claim", f"shop/c{n}", f"u{n}", f"claim shop/c{n}: no", count=n) for n in range(1, 7)]
-    told = list(status_lines(msgspec.structs.replace(state(*many, refusal("resize", "a/b/c", "u", "no")), aside="why")))
+    shown = msgspec.structs.replace(state(*many, refusal("resize", "a/b/c", "u", "no")), aside="why")
+    told = list(status_lines(msgspec.structs.replace(shown, counters=CounterState(started_at=1e9))))
+    assert told[0] == "n4c16, nodecpu 0.1.0, since 2001-09-09T01:46:40Z"
     assert told[1] == "  aside       nothing is pinned: why; see nodecpu check"
     start = next(number for number, line in enumerate(told) if line.startswith("REFUSED LAST"))
     assert [line.split("  ", 1)[1].strip() for line in told[start + 1 : start + 6]] == [
