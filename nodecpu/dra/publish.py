@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from nodecpu.dra.devices import Device
-from nodecpu.dra.dryrun import INVALID, SLICES, kinds_of, lacking
+from nodecpu.dra.dryrun import INVALID, SLICES, Trials, kinds_of
 from nodecpu.dra.slices import (
     Create,
     Delete,
@@ -41,6 +41,7 @@ from nodecpu.dra.slices import (
     slice_object,
     vital_fields,
 )
+from nodecpu.dra.stored import StoredSlices
 from nodecpu.errors import BadRequest, LinkError, NodeCpuError
 from nodecpu.failpoints import reach
 from nodecpu.kube.client import Api, ApiError, api_path
@@ -49,9 +50,6 @@ from nodecpu.log import kv
 
 _CALM_S: Final = 120.0
 """Without a repair for so long, the next one is quick again."""
-
-_REMEMBERED: Final = 256
-"""Slices that are gone, by UID: an answer to our own write that comes late must not raise one from the dead."""
 
 _PASSES: Final = 4
 """Plans in a row: one, another when the server drops what matters, and some for slices that go meanwhile."""
@@ -129,7 +127,7 @@ class SlicePublisher:
         self._driver = driver
         self._node = node
         self._wanted: _Wanted | None = None
-        self._stored: dict[str, Slice] | None = None
+        self._stored = StoredSlices()
         self._accepted: dict[str, tuple[JsonObject, JsonObject]] = {}
         self._version: tuple[int, int] | None = None
         self._version_is_due = True
@@ -137,7 +135,6 @@ class SlicePublisher:
         self._looked: _Traits | None = None  # what it was looked for last
         self._look_is_due = False
         self._lacks: tuple[str, ...] = ()
-        self._gone: dict[str, None] = {}
         self._dropped: dict[str, tuple[str, ...]] = {}
         self._made: tuple[_Wanted, Form, Pool] | None = None
         self._told: tuple[str, ...] = ()
@@ -148,7 +145,12 @@ class SlicePublisher:
         self._repaired_at = float("-inf")
         selector = f"spec.nodeName={node},spec.driver={driver}"
         self._watcher = Watcher(
-            api, path=SLICES, selector=selector, sink=self, wait_s=wait_s, opening=self._watch_opening
+            api,
+            path=SLICES,
+            selector=selector,
+            sink=self,
+            wait_s=wait_s,
+            opening=self._watch_opening,
         )
 
     def publish(self, devices: Sequence[Device], *, closed: bool = False, counted: bool = False) -> None:
@@ -178,27 +180,22 @@ class SlicePublisher:
                     await asyncio.sleep(max(asked_to_wait_s(error), self._failures.next_s()))
                     self._due.set()
 
-    def listed(self, objects: Sequence[msgspec.Raw]) -> None:
+    def listing(self) -> None:
+        """Take it that all slices of ours are asked for now."""
+        self._stored.listing()
+
+    def listed(self, objects: Sequence[msgspec.Raw], version: str) -> None:
         """Take all slices there are of ours."""
-        self._stored = {one.name: one for value in objects if (one := _decoded(value)) is not None}
+        self._stored.listed([one for value in objects if (one := _decoded(value)) is not None], version)
         self._due.set()
 
     def changed(self, change: Change, value: msgspec.Raw) -> None:
         """Take one slice; what is older than an answer to our own write is passed over."""
         one = _decoded(value)
-        if one is None or self._stored is None:
+        if one is None:
             return
-        known = self._stored.get(one.name)
-        if known is not None and _is_older(one, known):
-            return
-        if change is Change.DELETED:
-            self._forget(one)
-            self._gone[one.uid] = None
-            if len(self._gone) > _REMEMBERED:
-                del self._gone[next(iter(self._gone))]
-        else:
-            self._stored[one.name] = one
-        self._due.set()
+        if self._gone(one) if change is Change.DELETED else self._stored.changed(one):
+            self._due.set()
 
     def _watch_opening(self) -> None:
         """Have the server asked for its version again: perhaps it is another one now."""
@@ -218,14 +215,6 @@ class SlicePublisher:
             self._look_is_due = True
         self._due.clear()
 
-    def _try_anew(self) -> None:
-        """Take it that the server keeps everything: perhaps it has learnt it."""
-        self.status = PublishStatus()
-        self._lacks = ()
-        self._accepted.clear()
-        self._dropped.clear()
-        self._asked.set()
-
     async def _reconcile(self) -> None:
         await self._learn_version()
         if self._plan() and not self._asked.is_set():
@@ -244,7 +233,7 @@ class SlicePublisher:
                     break
         else:
             raise LinkError("slices do not become what was written", hint="something changes them on their way")
-        if self._stored is not None:
+        if self._stored.is_known:
             self._asked.clear()
         await self._learn_version()  # of a server that lacks something, to notice when it is another one
         self._failures.reset()
@@ -254,7 +243,7 @@ class SlicePublisher:
     async def _look(self) -> str:
         """Find out what the server would not keep before it is written; return the Node's UID if it was asked for."""
         wanted = self._wanted
-        if wanted is None or self._stored is None or not wanted.devices:
+        if wanted is None or not self._stored.is_known or not wanted.devices:
             return ""
         traits = _Traits(
             form=self._full_form(wanted),
@@ -265,15 +254,24 @@ class SlicePublisher:
         if not (self._look_is_due or is_new):
             return ""
         node_uid = await self._node_uid()
-        lacks = await lacking(
-            self._api, wanted.devices, traits.form, driver=self._driver, node=self._node, node_uid=node_uid
-        )
+        trials = Trials(api=self._api, driver=self._driver, node=self._node, node_uid=node_uid)
+        lacks = await trials.lacking(wanted.devices, traits.form)
+        if lacks is None:
+            lacks = await self._stored_trial(trials, wanted.devices, traits.form)
         self._look_is_due, self._looked = False, traits
         if lacks is not None:
             self._take(lacks)
-        elif self.status.is_lacking:
-            self._try_anew()
         return node_uid
+
+    async def _stored_trial(self, trials: Trials, devices: Sequence[Device], form: Form) -> tuple[str, ...] | None:
+        """Find it out where admission takes no dry run; None if it takes no slice either."""
+        self._asked.set()  # should it not come to the deletion, nobody else is to blame for what is left
+        found = await trials.stored(devices, form)
+        if found is None:
+            return None
+        lacks, trial = found
+        await self._delete(trial)
+        return lacks
 
     def _take(self, lacks: tuple[str, ...]) -> None:
         """Go by what the server was found to lack; write anew what it dropped and would keep now."""
@@ -346,9 +344,9 @@ class SlicePublisher:
             )
 
     def _plan(self) -> tuple[Write, ...]:
-        if self._wanted is None or self._stored is None:
+        if self._wanted is None or not self._stored.is_known:
             return ()
-        return plan_writes(self._pool(), self._stored.values(), self._accepted)
+        return plan_writes(self._pool(), self._stored.slices, self._accepted)
 
     async def _pause_before_repair(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -378,11 +376,9 @@ class SlicePublisher:
 
     async def _write(self, pool: Pool, write: Write, node_uid: str) -> bool:
         """Do one write and remember what came of it; return whether the plan it belongs to still holds."""
-        known = self._known()
         reach("slice-write")
         if isinstance(write, Delete):
-            await self._send_tolerant("DELETE", write.slice, msgspec.json.encode(delete_options(write)))
-            self._forget(write.slice)
+            await self._delete(write.slice)
             return True
         body = msgspec.json.encode(slice_object(pool, write, node_uid))
         try:
@@ -399,18 +395,22 @@ class SlicePublisher:
             return False
         if answer is None:
             assert isinstance(write, Replace)
-            self._forget(write.slice)
+            self._gone(write.slice)
             return False
         reach("slice-written")
         stored = decode_slice(answer)
-        if stored.uid in self._gone:  # somebody was so quick that the watch told it before the answer came
+        if not self._stored.written(stored):
             self._due.set()
             return False
-        known[stored.name] = stored
         sent = canonical(write.spec)
         self._accepted[stored.name] = (sent, stored.spec)
         kv(_log, logging.INFO, "slice written", pool=stored.name, version=stored.generation)
         return self._keeps(sent, stored)
+
+    async def _delete(self, one: Slice) -> None:
+        """Delete a slice, provided it is the one that was seen."""
+        await self._send_tolerant("DELETE", one, msgspec.json.encode(delete_options(Delete(slice=one))))
+        self._gone(one)
 
     async def _send_tolerant(self, method: str, one: Slice, body: bytes) -> bytes | None:
         """Return the answer; None if the slice is not there any more."""
@@ -448,17 +448,16 @@ class SlicePublisher:
             )
         self.status = replace(self.status, dropped=dropped)
 
-    def _known(self) -> dict[str, Slice]:
-        assert self._stored is not None  # there is no plan before the first list
-        return self._stored
-
-    def _forget(self, one: Slice) -> None:
-        self._known().pop(one.name, None)
-        self._accepted.pop(one.name, None)
-        self._dropped.pop(one.name, None)
+    def _gone(self, one: Slice) -> bool:
+        """Take it that a slice is not there any more; return whether that is news."""
+        is_news = self._stored.deleted(one)
+        if is_news:
+            self._accepted.pop(one.name, None)
+            self._dropped.pop(one.name, None)
+        return is_news
 
     def _in_step(self) -> None:
-        if self._wanted is None or self._stored is None:
+        if self._wanted is None or not self._stored.is_known:
             return
         counted = self._form(self._wanted).counted is not NodeAllocatable.UNTOLD
         kept = (
@@ -489,11 +488,3 @@ def _decoded(value: msgspec.Raw) -> Slice | None:
     except BadRequest as error:
         kv(_log, logging.WARNING, "slice cannot be read, passed over", err=error)
         return None
-
-
-def _is_older(one: Slice, known: Slice) -> bool:
-    """Return whether an event is behind what is known. Source: KEP-5504, resource versions compare as numbers."""
-    try:
-        return one.uid == known.uid and int(one.resource_version) < int(known.resource_version)
-    except ValueError:
-        return False

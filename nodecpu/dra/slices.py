@@ -228,9 +228,13 @@ def plan_writes(
     )
 
 
-def only_slice(pool: Pool) -> Create:
-    """Return the creation of a pool of one slice."""
-    return Create(index=0, spec=_spec(pool, 0, 1))
+def never_whole(pool: Pool) -> Create:
+    """Return the creation of a pool's first slice as one of more than there are, of the lowest generation.
+
+    Consumers pass it over beside any other of the pool, and allocate nothing of it if it is alone.
+    """
+    one_too_many: JsonObject = {"name": pool.name, "generation": 0, "resourceSliceCount": len(pool.pages) + 1}
+    return Create(index=0, spec={**_spec(pool, 0, 0), "pool": one_too_many})
 
 
 def slice_object(pool: Pool, write: Replace | Create, node_uid: str) -> JsonObject:

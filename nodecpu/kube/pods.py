@@ -49,8 +49,12 @@ class PodWatch:
         """Follow until cancelled, whatever happens to the API server."""
         await self._watcher.run()
 
-    def listed(self, objects: Sequence[msgspec.Raw]) -> None:
+    def listing(self) -> None:
+        """Do nothing: nobody but the watch tells of pods."""
+
+    def listed(self, objects: Sequence[msgspec.Raw], version: str) -> None:
         """Take all pods of the node."""
+        del version
         pods = [pod for value in objects if (pod := _decoded(value)) is not None]
         kv(_log, logging.DEBUG, "pods listed", count=len(pods))
         self._sink.pods_listed(pods)

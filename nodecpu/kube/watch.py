@@ -49,8 +49,12 @@ class Change(Enum):
 class WatchSink(Protocol):
     """Who is told, on the loop. Objects are JSON; one that cannot be read is the sink's to report."""
 
-    def listed(self, objects: Sequence[msgspec.Raw]) -> None:
-        """Take all objects there are: what was known and is not among them is gone."""
+    def listing(self) -> None:
+        """Take it that all objects are asked for now."""
+        ...
+
+    def listed(self, objects: Sequence[msgspec.Raw], version: str) -> None:
+        """Take all objects there were at a resource version: what was known then and is not among them is gone."""
         ...
 
     def changed(self, change: Change, value: msgspec.Raw) -> None:
@@ -158,13 +162,14 @@ class Watcher:
     async def _list(self) -> None:
         query = {"fieldSelector": self._selector, "limit": str(PAGE)}
         objects: list[msgspec.Raw] = []
+        self._sink.listing()
         while True:
             page = _decoded(await self._api.get(self._path, query), _List, self._path)
             objects += page.items or ()
             if not page.metadata.continue_:
                 break
             query["continue"] = page.metadata.continue_
-        self._sink.listed(objects)
+        self._sink.listed(objects, page.metadata.resource_version)
         self._version = page.metadata.resource_version
 
     async def _watch(self) -> None:

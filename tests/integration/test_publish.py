@@ -13,6 +13,7 @@ import pytest
 
 from nodecpu.cpuset import NO_CPUS
 from nodecpu.dra.devices import PCIE_ROOT, Device, Dividing, devices_of
+from nodecpu.dra.dryrun import SLICES as SLICES_PATH
 from nodecpu.dra.publish import SlicePublisher
 from nodecpu.kube.client import ApiError, KubeClient
 from nodecpu.lab.apiserver import Fault
@@ -75,6 +76,38 @@ class LateAnswers:
             async for line in lines:
                 yield line  # what follows is done when the line was taken
                 self.told_deleted += b'"DELETED"' in line
+
+
+class LateList(LateAnswers):
+    """A client that is told one list after the first of the writes that follow it was answered, before the second."""
+
+    def __init__(self, client: KubeClient) -> None:
+        super().__init__(client)
+        self.free.set()
+        self.listed = asyncio.Event()
+        self.taken = asyncio.Event()
+        self.writes = 0
+
+    async def get(self, path: str, query: Mapping[str, str] = {}, *, timeout_s: float | None = None) -> bytes:
+        answer = await super().get(path, query, timeout_s=timeout_s)
+        if path == SLICES_PATH and not self.free.is_set():
+            self.listed.set()
+            await self.free.wait()
+        return answer
+
+    async def send(self, method: str, path: str, body: bytes) -> bytes:
+        self.writes += self.listed.is_set()
+        if self.writes == 2:
+            self.free.set()
+            await self.taken.wait()
+        return await self._client.send(method, path, body)
+
+    async def watch(self, path: str, query: Mapping[str, str], *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        if self.listed.is_set():
+            self.taken.set()
+        async with aclosing(super().watch(path, query, silence_s=silence_s)) as lines:
+            async for line in lines:
+                yield line
 
 
 def generations(one: Cluster) -> list[int]:
@@ -183,6 +216,34 @@ def test_slice_that_is_gone_before_our_own_write_is_answered_is_written_again() 
                 task.cancel()
 
     run(test)
+
+
+def test_list_that_is_older_than_our_own_writes_makes_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    """D4: the past was forgotten, and what is listed anew was so before the writes, the first of which is answered."""
+    caplog.set_level(logging.INFO)
+
+    async def test() -> None:
+        async with cluster() as one:
+            late = LateList(one.client)
+            publisher = SlicePublisher(late, driver="dra.cpu", node="node1", wait_s=0.01)
+            publisher.publish(devices(*[4] * 300))
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(publisher.run())
+                await until(lambda: publisher.status.in_step and len(one.calls("watch")) == 1)
+                late.free.clear()
+                one.server.store.create(NODES, "", {"metadata": {"name": "node2"}})  # of which the watch does not tell
+                one.server.store.forget()
+                await one.server.break_connections()
+                await until(late.listed.is_set)
+                publisher.publish(devices(*[3] * 300))
+                await until(lambda: publisher.status.in_step and late.taken.is_set())
+                assert one.devices() == [f"cpudev{number:03d}:3" for number in range(300)]
+                assert generations(one) == [2, 2, 2]
+                assert late.writes == 3
+                task.cancel()
+
+    run(test)
+    assert "changed by others" not in caplog.text
 
 
 def test_many_devices_are_several_slices_of_one_generation() -> None:
@@ -321,6 +382,37 @@ def test_devices_are_withdrawn_where_the_server_takes_no_dry_run() -> None:
                 assert one.devices() == []
                 one.server.clear_faults()
                 await until(lambda: one.devices() == FOUR)
+
+    run(test)
+
+
+def test_looking_where_the_server_takes_no_dry_run_shows_no_device_for_a_moment() -> None:
+    """D3: what is stored to find it out is of a pool that is never whole; a gate that was turned on is found."""
+
+    async def test() -> None:
+        async with cluster() as one:
+            one.server.add_fault(Fault(verb="try", status=400))
+            one.server.features = Features(gates={"DRAConsumableCapacity": False})
+            async with publishing(one, 4, 4, look_s=0.01) as publisher:
+                await until(lambda: publisher.status.withheld and publisher.status.in_step)
+                mark = len(one.trace)
+                await until(lambda: len(one.calls("delete", since=mark)) > 3)
+                told = json.loads(json.dumps([change.object for change in one.server.store.changes_after(0)]))
+                pools = [
+                    each["spec"]["pool"]
+                    for each in told
+                    if each["kind"] == "ResourceSlice" and "devices" in each["spec"]
+                ]
+                assert len(pools) > 3
+                assert all((pool["generation"], pool["resourceSliceCount"]) == (0, 2) for pool in pools)
+                one.server.features = Features()
+                await until(lambda: one.devices() == FOUR and publisher.status.in_step)
+                assert not publisher.status.is_lacking
+                mark = len(one.trace)
+                publisher.publish(devices(4, 3))
+                await until(lambda: one.devices() == ["cpudev000:4", "cpudev001:3"] and publisher.status.in_step)
+                assert len(one.slices()) == 1
+                assert one.calls("create", since=mark) == []
 
     run(test)
 

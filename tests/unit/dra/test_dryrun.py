@@ -11,7 +11,7 @@ import pytest
 
 from nodecpu.cpuset import NO_CPUS
 from nodecpu.dra.devices import PCIE_ROOT, Device
-from nodecpu.dra.dryrun import kinds_of, lacking
+from nodecpu.dra.dryrun import Trials, kinds_of
 from nodecpu.dra.slices import Form, NodeAllocatable
 from nodecpu.errors import BadRequest
 from nodecpu.kube.client import ApiError
@@ -63,7 +63,8 @@ def without_sharing(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def found(server: Server, *devices: Device, form: Form | None = None) -> tuple[str, ...] | None:
-    return asyncio.run(lacking(server, devices, form or Form(), driver="dra.cpu", node="node1", node_uid="uid"))
+    trials = Trials(api=server, driver="dra.cpu", node="node1", node_uid="uid")
+    return asyncio.run(trials.lacking(devices, form or Form()))
 
 
 def test_one_device_stands_for_all() -> None:
@@ -72,7 +73,7 @@ def test_one_device_stands_for_all() -> None:
     assert found(server, PLAIN, ROOTED, PLAIN) == ()
     (sent,) = server.sent
     assert [device["name"] for device in sent["spec"]["devices"]] == ["cpudevnuma001"]
-    assert sent["spec"]["pool"]["resourceSliceCount"] == 1
+    assert sent["spec"]["pool"] == {"name": "node1", "generation": 0, "resourceSliceCount": 2}
     assert sent["metadata"]["ownerReferences"][0]["uid"] == "uid"
 
 

@@ -56,8 +56,14 @@ class Told:
 
     def __init__(self) -> None:
         self.words: list[str] = []
+        self.asked = False
 
-    def listed(self, objects: Sequence[msgspec.Raw]) -> None:
+    def listing(self) -> None:
+        self.asked = True
+
+    def listed(self, objects: Sequence[msgspec.Raw], version: str) -> None:
+        assert version
+        assert self.asked
         self.words.append("listed " + ",".join(self._name(one) for one in objects))
 
     def changed(self, change: Change, value: msgspec.Raw) -> None:
