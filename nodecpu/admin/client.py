@@ -75,7 +75,7 @@ def _decoded(data: bytes, path: Path) -> Reply:
         raise PeerProtocolError(f"the daemon at {path} hung up before it had answered", hint="try again")
     try:
         reply = msgspec.json.decode(data, type=Reply)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PeerProtocolError(
             f"the answer of the daemon at {path} is not understood: {error}",
             hint="is it of another version than this command? restart it after an upgrade",

@@ -160,6 +160,15 @@ def _user(peer: socket.socket) -> int:
 async def _request(reader: asyncio.StreamReader) -> Request | Refusal:
     """Return the request on the next line, or what is wrong with it."""
     try:
-        return msgspec.json.decode(await reader.readline(), type=Request)
-    except ValueError as error:  # msgspec's, or the reader's for a line too long
+        line = await reader.readline()
+    except ValueError as error:  # a line too long
+        return Refusal(code="bad-request", message=f"not a request: {error}")
+    return parsed(line)
+
+
+def parsed(line: bytes) -> Request | Refusal:
+    """Return the request of a line, or what is wrong with it."""
+    try:
+        return msgspec.json.decode(line, type=Request)
+    except (ValueError, RecursionError) as error:
         return Refusal(code="bad-request", message=f"not a request: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -90,5 +91,5 @@ def _by_base(cpu: Cpu) -> int | None:
 def _by_preference(cpu: Cpu) -> int | None:
     if cpu.epp is None:
         return None
-    value = _EPP.get(cpu.epp, int(cpu.epp) if cpu.epp.isdecimal() else None)
+    value = _EPP.get(cpu.epp, int(cpu.epp) if re.fullmatch("[0-9]{1,9}", cpu.epp) else None)
     return None if value is None else -value

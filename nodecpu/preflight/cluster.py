@@ -124,7 +124,7 @@ async def _server_findings(
     except LinkError as error:
         server = "see that the server in [kube] kubeconfig is right and answers from this node"
         return (failed(check, error.message, f"{server}; {error.hint}" if error.hint else server),)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         return (failed(check, f"no Kubernetes answers: {str(error)[:100]}", "see the server in [kube] kubeconfig"),)
     found = [_new_enough(version), await _served(api), await _node(api, node)]
     found += await asyncio.gather(*(_allowed(api, right, node) for right in rights))
@@ -160,7 +160,7 @@ def clock_finding(skew_s: float | None) -> Finding:
 
 def _new_enough(version: _Version) -> Finding:
     check = "API server"
-    numbers = [int(one) for one in re.findall(r"\d+", f"{version.major}.{version.minor}")[:2]]
+    numbers = [int(one) for one in re.findall(r"[0-9]{1,9}", f"{version.major}.{version.minor}")[:2]]
     if len(numbers) == len(_OLDEST) and tuple(numbers) < _OLDEST:
         return failed(check, f"Kubernetes {version.gitVersion}", "upgrade to Kubernetes 1.34 or later")
     return ok(check, f"answers, Kubernetes {version.gitVersion or 'of unknown version'}")
@@ -209,7 +209,7 @@ async def _allowed(api: Api, right: Right, node: str) -> Finding:
         try:
             if not await _may(api, asked):
                 missing.append(verb)
-        except (NodeCpuError, msgspec.MsgspecError, UnicodeError) as error:
+        except (NodeCpuError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             return unknown(check, str(error)[:200])
     if not missing:
         return ok(check, ", ".join(right.verbs))

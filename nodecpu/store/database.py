@@ -33,6 +33,7 @@ _PRIMARY = 0xFF
 _NO_ROOM_BYTES = 64 << 10
 """With less than this a database cannot even be opened: its shared memory file takes 32 KiB."""
 
+_SET_ASIDE_HINT = "restart the daemon: a start sets it aside"
 _MOST_COPIES = 9
 _CACHE_KIB = 256
 """Pages that a connection keeps; all were eight times as much. What is read again comes from the kernel's cache, and a
@@ -193,9 +194,11 @@ def open_database(path: Path, *, migrations: Sequence[str], synced: bool) -> sql
     except sqlite3.Error as err:
         connection.close()
         if kind_of(err) in _UNREADABLE:
-            hint = "restart the daemon: a start sets it aside"
-            raise UnreadableError(f"cannot use the database {path}: {err}", hint=hint) from err
+            raise UnreadableError(f"cannot use the database {path}: {err}", hint=_SET_ASIDE_HINT) from err
         raise failure(path, err) from err
+    except UnicodeDecodeError as err:  # of a message that quotes what is damaged
+        connection.close()
+        raise UnreadableError(f"cannot use the database {path}: its schema is damaged", hint=_SET_ASIDE_HINT) from err
     except StateError:
         connection.close()
         raise

@@ -41,6 +41,7 @@ from nodecpu.ids import ClaimUID
 from nodecpu.kube import podspec
 from nodecpu.kube.podspec import decode_pod
 from nodecpu.lab.machine import parse_machine, write_machine
+from nodecpu.policy.facts import PodSpec
 from nodecpu.policy.grants import ClaimGrant, ContainerGrant
 from nodecpu.proto import dra_pb2, registration_pb2
 from nodecpu.quantity import parse_quantity
@@ -48,16 +49,18 @@ from nodecpu.store import rows
 from nodecpu.store.rows import Row, from_row, to_row
 from nodecpu.topology.files import KernelFiles
 from nodecpu.topology.sysfs import topology_of
+from tests.fuzz import files
 from tests.fuzz.branches import Branches
 from tests.fuzz.nri import mutated
 from tests.property.test_decoders import CLAIM, POD, SLICE, UID
 from tests.unit.store.test_database import CLAIM as CLAIM_ROW
 from tests.unit.store.test_database import CONTAINER as CONTAINER_ROW
+from tests.unit.store.test_database import POD as POD_ROW
 from tests.unit.topology.invariants import check_topology
 
 HANG_S: Final = 5.0
 
-SLOW: Final = ("configuration", "sysfs")
+SLOW: Final = ("configuration", "sysfs", *files.SLOW)
 """Decoders that take milliseconds: a fifth of the inputs is run."""
 
 _ODD: Final[tuple[object, ...]] = (
@@ -324,6 +327,7 @@ def targets(scratch: Path) -> dict[str, Target]:
     status = registration_pb2.RegistrationStatus(plugin_registered=True, error="no").SerializeToString()
     spec = spec_text("dra.cpu", CLAIM_ROW)
     uid_spec = spec.replace(CLAIM_ROW.uid.encode(), ClaimUID(UID).encode())
+    (scratch / "files").mkdir()
     lists = (b"0-3,8", b"0", b"0-4095:2/4", b"1,3,5-7\n", b"0-1,0-1")
     return {
         "claim": Target(_dumped(CLAIM, _configured()), _claim, is_json=True),
@@ -337,6 +341,11 @@ def targets(scratch: Path) -> dict[str, Target]:
         "CDI spec": Target((spec, uid_spec), Specs(scratch).take, is_json=True),
         "list": Target(lists, _list, (ValueError,)),
         "quantity": Target((b"4", b"1500m", b"1e3", b"0.5", b"12E", b"9Ki"), _quantity, (ValueError,)),
+        "pod row": Target((to_row(POD_ROW),), functools.partial(_row, PodSpec), is_json=True),
+        **{
+            name: Target(good, take, (DecodeError,) if name == "pod resources" else (), is_json=is_json)
+            for name, (good, take, is_json) in files.more_targets(scratch / "files").items()
+        },
     }
 
 

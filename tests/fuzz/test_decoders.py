@@ -11,7 +11,9 @@ from tests.fuzz import decoders
 COUNT = 1500
 NAMES = (
     *("claim", "pod", "slice", "prepare", "registration", "configuration"),
-    *("claim row", "container row", "CDI spec", "list", "quantity"),
+    *("claim row", "container row", "CDI spec", "list", "quantity", "pod row"),
+    *("state file", "kubeconfig", "certificate", "token", "kubelet configuration", "runtime configuration", "mounts"),
+    *("cgroup files", "variables", "annotations", "pod resources", "version", "request"),
 )
 
 

@@ -148,6 +148,9 @@ def test_missing_directory_is_a_host_error(tmp_path: Path) -> None:
         pytest.param(b'{"verb": "state", "x": 1}\n', "bad-request", id="unknown member"),
         pytest.param(b"[1]\n", "bad-request", id="not an object"),
         pytest.param(b"\xff\n", "bad-request", id="not text"),
+        pytest.param(
+            b'{"verb": "try", "objects": [' + b"[" * 5000 + b"]" * 5000 + b"]}\n", "bad-request", id="nested too deep"
+        ),
         pytest.param(b"x" * (MAX_REQUEST_BYTES + 1), "bad-request", id="too long"),
     ],
 )

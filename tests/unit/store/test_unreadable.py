@@ -44,6 +44,31 @@ def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path, caplog: pytest.
     assert "database cannot be read, the books are rebuilt" in caplog.text
 
 
+def test_a_database_whose_error_quotes_what_is_no_text_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "claims.db"
+    filled(path, 1)
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET name = CAST(x'6395' AS TEXT), sql = 'bogus' WHERE name = 'claims'")
+    db.close()
+    store = ClaimStore(path)
+    assert (store.load(), store.is_rebuilt) == ((), True)
+    store.close()
+    assert len(copies(path)) == 1
+
+
+def test_a_row_nested_too_deep_costs_itself_alone(tmp_path: Path) -> None:
+    path = tmp_path / "claims.db"
+    filled(path, 2)
+    with sqlite3.connect(path) as db:
+        deep = b'{"uid": "x", "more": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+        db.execute("UPDATE claims SET row = ? WHERE uid LIKE '00000001%'", (deep,))
+    db.close()
+    store = ClaimStore(path)
+    assert len(store.load()) == 1
+    store.close()
+
+
 def test_an_empty_file_is_a_first_start(tmp_path: Path) -> None:
     path = tmp_path / "claims.db"
     path.touch()
