@@ -34,8 +34,12 @@ RUNS_ON = {
     "full-cores": {"main": "0-3"},
     "shared": {"reader": "0-1", "writer": "0-1"},
     "exclusive-plus-shared": {"main": "0-3"},
+    "single-cpus": {"main": "0-3"},
 }
 """Where the containers of each recipe's pod run on an empty n4c16 with CPU 15 reserved."""
+
+OF_SINGLE_CPUS = ("single-cpus",)
+"""Recipes for nodes whose devices are single CPUs; they are the last ones, the others are for groups of CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +140,17 @@ async def cook(stage: Stage, recipe: Recipe) -> Mapping[str, str]:
     return found
 
 
+async def cooked(stage: Stage) -> dict[str, Mapping[str, str]]:
+    found: dict[str, Mapping[str, str]] = {}
+    for recipe in recipes():
+        if recipe.name in OF_SINGLE_CPUS:
+            stage.configure({"dra": {"grouping": "individual"}})
+            await stage.reload_daemon(wait=True)
+            await stage.until(lambda: "cpudev000" in stage.cluster.capacities(), "single CPUs", timeout_s=30)
+        found[recipe.name] = await cook(stage, recipe)
+    return found
+
+
 def test_recipes_come_out_as_the_cookbook_says() -> None:
     async def play() -> dict[str, Mapping[str, str]]:
         settings = StageSettings(machine="n4c16", daemon={"policy": {"reserved": "15"}})
@@ -148,7 +163,7 @@ def test_recipes_come_out_as_the_cookbook_says() -> None:
                 for driver in PEERS:
                     await stage.until_registered(driver)
                 populate(stage)
-                return {recipe.name: await cook(stage, recipe) for recipe in recipes()}
+                return await cooked(stage)
             finally:
                 for peer in peers:
                     await peer.stop()
