@@ -169,11 +169,16 @@ class Player:
         uid = text(claim, "metadata", "uid")
         if step.flag("again", default=False):
             self._stage.kubelet.forget(uid)
-        try:
-            await self._stage.kubelet.prepare([claim])
-        except KubeletFault as error:
-            expected(step, str(error))
-            return
+        for left in reversed(range(_tries(step))):  # a busy machine may be late to answer: the kubelet asks again
+            try:
+                await self._stage.kubelet.prepare([claim])
+            except KubeletFault as error:
+                if not left:
+                    expected(step, str(error))
+                    return
+                await asyncio.sleep(self._stage.kubelet.settings.retry_s)
+            else:
+                break
         not_expected(step)
         info = self._stage.kubelet.prepared(uid)
         known = read_specs(self._stage.cdi).devices

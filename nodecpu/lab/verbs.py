@@ -107,7 +107,7 @@ VERBS: Final[Mapping[str, Verb]] = MappingProxyType(
         "prepare": Verb(
             help="have a claim prepared as for a pod, without a pod",
             of="claims",
-            options=_options(cpus=_CPUS, error=_ERROR, again=((bool,), "though it is prepared already")),
+            options=_options(cpus=_CPUS, error=_ERROR, tries=_TRIES, again=((bool,), "though it is prepared already")),
         ),
         "unprepare": Verb(help="have a claim unprepared", options=_options(error=_ERROR)),
         "start": Verb(
