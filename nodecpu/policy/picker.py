@@ -255,8 +255,9 @@ def _take(unit: Unit, free: int, count: int) -> int:
 
 def _fullest_around(some: list[tuple[Unit, int]], home: int) -> tuple[Unit, int]:
     """Return which of some units, each with its free CPUs, has the best of a census bit in the fullest surroundings."""
-    if len(some) == 1 or home & some[0][0].census(some[0][1]).own:  # nothing lies around a unit that is best itself
-        return some[0]
+    first, part = some[0]
+    if home & first.census(part).own:
+        return some[0]  # nothing lies around a unit that is the best itself
     return min(some, key=lambda one: one[0].around(one[1], home))
 
 
@@ -265,16 +266,19 @@ def _take_crossing(machine: Unit, home: int, free: int, count: int) -> int:
 
     That unit is taken in which they touch the fewest groups; of equals the one with the least free.
     """
-    fitting = []
-    for unit in machine.wide:
-        part = free & unit.mask
-        if home & machine.layout.field(unit.kind) and part.bit_count() >= count:
-            rooms = _sums((group.mask for group in unit.groups), part)
-            fitting.append((bisect_left(rooms, count), rooms[-1], part, unit))
-    fitting.sort(key=lambda one: one[:3])
-    tried = ((unit, part) for _, _, part, unit in fitting[:_UNITS])
-    ways = [(unit, part, taken) for unit, part in tried for taken in _divisions(unit, part, count)]
+    layout = machine.layout
+    wide = [(unit, free & unit.mask) for unit in machine.wide if home & layout.field(unit.kind)]
+    fitting = [(unit, part) for unit, part in wide if part.bit_count() >= count]
+    if len(fitting) > _UNITS:
+        fitting.sort(key=lambda one: _groups_touched(one[0], one[1], count))
+    ways = [(unit, part, taken) for unit, part in fitting[:_UNITS] for taken in _divisions(unit, part, count)]
     return ways[0][-1] if len(ways) == 1 else min(_rank(*way) for way in ways)[-1]
+
+
+def _groups_touched(unit: Unit, free: int, count: int) -> tuple[int, int, int]:
+    """Return how few of its groups hold a request, and what is free; of equals the one with the least free is first."""
+    rooms = _sums((group.mask for group in unit.groups), free)
+    return bisect_left(rooms, count), rooms[-1], free
 
 
 def _rank(unit: Unit, free: int, taken: int) -> tuple[int, ...]:

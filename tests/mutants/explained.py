@@ -34,7 +34,7 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
         ),
     ),
     "nodecpu.policy.picker": (
-        _as_long("_divide"),
+        _as_long("_take_across"),
         Explained(where="_Layout.number", what="3 -> 4", why="the fields lie further apart, which means nothing"),
         Explained(where="_Layout.number", what="0 -> 1", why="all fields lie one bit higher, which means nothing"),
         Explained(where="_Census", what="0 -> 1", why="of a unit that was never counted only the free CPUs are read"),
@@ -43,11 +43,6 @@ EXPLAINED: dict[str, tuple[Explained, ...]] = {
             for where in ("_Layout.homes", "Unit.census")
         ),
         Explained(where="build_units", what="1 -> 2", why="a rank of -2 comes before all others as -1 does"),
-        Explained(
-            where="_take_crossing",
-            what="3 -> 4",
-            why="units of a size have no CPU in common: no two are equal in what is compared before",
-        ),
         Explained(where="", what="4 -> 5", why="how many units are tried bounds the time; there are seldom more"),
         Explained(where="", what="8 -> 9", why="how many groups are tried bounds the time; there are seldom more"),
     ),
