@@ -46,6 +46,12 @@ def fill(store: ObjectStore, wanted: Mapping[str, Json]) -> JsonObject:
     return {"pods": pods, "claims": claims}
 
 
+def _pod_bytes(store: ObjectStore) -> float:
+    """Return what a pod weighs on the average."""
+    pods = store.find(PODS)
+    return sum(len(json.dumps(pod)) for pod in pods) / max(len(pods), 1)
+
+
 def _pod(store: ObjectStore, name: str, spec: JsonObject) -> JsonObject:
     made = store.create(PODS, NAMESPACE, {"metadata": {"name": name}, "spec": {"nodeName": NODE, **spec}})
     return {"name": name, "uid": text(made, "metadata", "uid")}
@@ -79,7 +85,7 @@ async def main(wanted: Mapping[str, Json]) -> None:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     async with asyncio.TaskGroup() as tasks:
         await server.start(tasks)
-        _say({"url": server.url, **filled})
+        _say({"url": server.url, **filled, "pod bytes": _pod_bytes(server.store)})
         while await reader.readline():
             calls = (call.split("/")[0] for call in trace.calls("api", "node"))
             _say(dict(Counter(calls)))

@@ -147,7 +147,7 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
         wait_for_slices(api)
         claims = iter(api.claims)
         _prepare(node, list(itertools.islice(claims, 5 + SUSTAINED)), done)
-        _wait_for_pods(node, api.claims[-21])
+        wait_for_pods(node, api.claims[-21])
         done.figures["rss at start"] = process.rss_mib
         for count in effort.counts:
             node.grow(count)
@@ -205,9 +205,9 @@ def _prepare(node: Node, claims: Sequence[Claim], done: Pass) -> None:
     done.figures["slice writes per claim"] = writes / len(claims)
 
 
-def _wait_for_pods(node: Node, claim: Claim) -> None:
+def wait_for_pods(node: Node, claim: Claim) -> None:
     """Return when the daemon knows its pods: then a holder is let in."""
-    env = _prepared(node, claim)
+    env = prepared(node, claim)
     box = node.box(claim.pod, "c0", env)
     end = time.monotonic() + 30
     while True:
@@ -236,7 +236,7 @@ def _ordinary(node: Node, count: int, rounds: int, done: Pass) -> None:
 def _holders(node: Node, name: str, claims: Sequence[Claim], done: Pass) -> None:
     """Create the two containers of each claim's pod: the first moves those that share the claim's CPUs."""
     for claim in claims:
-        env = _prepared(node, claim)
+        env = prepared(node, claim)
         first, second = (node.box(claim.pod, f"c{n}", env) for n in range(2))
         took, moved = node.create(first)
         done.add(name, took)
@@ -250,9 +250,14 @@ def _holders(node: Node, name: str, claims: Sequence[Claim], done: Pass) -> None
         node.settle()
 
 
-def _prepared(node: Node, claim: Claim) -> Sequence[str]:
+def prepared(node: Node, claim: Claim) -> Sequence[str]:
     """Prepare a claim; return the variables that its CDI specs add to a container."""
     node.kubelet.prepare(claim)
+    return variables(node, claim)
+
+
+def variables(node: Node, claim: Claim) -> Sequence[str]:
+    """Return the variables that a prepared claim's CDI specs add to a container."""
     return sorted(set(_variables(node.yard.directory / "cdi", claim)))
 
 

@@ -1,7 +1,8 @@
 """What the nodes of a large cluster ask of the API server: one daemon is measured, the cluster is its multiple.
 
-``python -m tests.bench.scale [NODES]`` prints the tables. Between the daemon and the API server's stand-in stands a
-relay that counts connections, requests and bytes. What comes by the clock is taken from the daemon's own periods.
+``python -m tests.bench.scale [NODES]`` prints the tables of docs/explanation/scale.md. Between the daemon and the API
+server's stand-in stands a relay that counts connections, requests and bytes. What comes by the clock is taken from the
+daemon's own periods; what pods weigh, and how long they live, are assumptions that stand here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from tests.bench import large
+from tests.bench.cluster import AUDITS_A_DAY, WATCHES_A_DAY, idle_day
 from tests.bench.kubelet import KubeletEnd
 from tests.bench.node_rows import synchronize
 from tests.bench.yard import ApiProcess, yard
@@ -27,6 +30,14 @@ SETTLE_S: Final = 36.0
 
 WATCH_S: Final = 450
 """How long a watch lasts on the average: it is asked for 300 to 600 seconds."""
+
+POD_KB: Final = 8.0
+"""What a real pod weighs; the stand-in's are small."""
+
+POD_CHANGES: Final = 10
+POD_LIFE_S: Final = 3600
+RETURN_S: Final = 15
+"""The longest pause of a daemon that has lost the API server."""
 
 RECONCILE_S: Final = 600
 ROLLOUT_S: Final = 600
@@ -144,9 +155,12 @@ def lines(nodes: int) -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     yield ""
-    yield "requests of a start on the last: " + ", ".join(f"{n} {kind}" for kind, n in sorted(start.items()))
+    yield f"The requests of the last: {_named(start)}."
     yield ""
     yield from _cluster(nodes, start, claim)
+    for table in (large.machines(), large.slices(), large.burst()):
+        yield ""
+        yield from table
 
 
 ALL: Final = ("get", "post", "put", "patch", "delete", "watch", "try")
@@ -159,6 +173,10 @@ def _count(counted: Mapping[str, float], kinds: Sequence[str]) -> float:
     return sum(count for kind, count in counted.items() if kind in kinds or kind.split()[0] in kinds)
 
 
+def _named(counted: Mapping[str, float]) -> str:
+    return ", ".join(f"{n:g} {kind}" for kind, n in sorted(counted.items()) if kind.split()[0] in ALL)
+
+
 def _cluster(nodes: int, start: Mapping[str, float], claim: Mapping[str, float]) -> Iterator[str]:
     watches, requests = _count(start, WATCHES), _count(start, ALL)
     by_clock = watches / WATCH_S + 1 / RECONCILE_S
@@ -166,19 +184,28 @@ def _cluster(nodes: int, start: Mapping[str, float], claim: Mapping[str, float])
     yield "|---|---|---|"
     yield f"| watches held | {watches:g} | {watches * nodes:g} |"
     yield f"| requests by the clock, idle | {by_clock * 86400:.0f} a day | {by_clock * nodes:.0f} a second |"
-    yield "| writes, idle | 0 | 0 |"
+    writes = asyncio.run(idle_day(audits=AUDITS_A_DAY, watches=WATCHES_A_DAY)).writes
+    yield f"| writes, idle | {writes} a day | {writes * nodes} a day |"
     all_at_once = f"{requests * nodes / ROLLOUT_S:.0f} a second"
     yield f"| requests of a rollout to all in {ROLLOUT_S // 60} minutes | {requests:g} | {all_at_once} |"
     yield f"| requests per claim, prepared and released | {_count(claim, ALL):g} | |"
     yield f"| writes per claim | {_count(claim, WRITES):g} | |"
     yield f"| bytes received per claim | {claim['bytes received']:.0f} | |"
+    real_kb = start["bytes received"] / 1000 + PODS * (POD_KB - start["pod bytes"] / 1000)
+    yield f"| KB received by a start, {PODS} pods of {POD_KB:g} KB | {real_kb:.0f} | {real_kb * nodes / 1000:.0f} MB |"
+    pods_kb = PODS * POD_CHANGES * POD_KB / POD_LIFE_S
+    lives = f"{PODS} pods that live {POD_LIFE_S // 60} minutes, {POD_CHANGES} changes each"
+    yield f"| KB received a second, {lives} | {pods_kb:.2f} | {pods_kb * nodes / 1000:.1f} MB |"
+    back = 2 * watches
+    apart = f"{back * nodes:g}, over {RETURN_S} s: {back * nodes / RETURN_S:.0f} a second"
+    yield f"| lists and watches when the API server is back | {back:g} | {apart} |"
 
 
 def _measured(machine: str) -> tuple[Mapping[str, float], Mapping[str, float], int]:
     """Return what a start costs, what a claim costs, and the connections that stay open."""
     device = "cpudevnuma000"
     with yard(machine) as place:
-        api = ApiProcess(pods=PODS, claims=[[device]] * CLAIMS, cpus=1)
+        api = ApiProcess(pods=PODS - CLAIMS, claims=[[device]] * CLAIMS, cpus=1)  # each claim has its pod
         relay = Relay(api.url)
         place.configure(relay.url, reserved="0")
         process = place.daemon()
@@ -186,7 +213,7 @@ def _measured(machine: str) -> tuple[Mapping[str, float], Mapping[str, float], i
             synchronize(place, ())
             place.wait_ready()
             time.sleep(SETTLE_S)
-            start, still_open = relay.taken(), relay.open
+            start, still_open = {**relay.taken(), "pod bytes": api.pod_bytes}, relay.open
             kubelet = KubeletEnd(place.kubelet / "plugins/dra.cpu/dra.sock", lambda: 0.0)
             kubelet.wait()
             for claim in api.claims:
@@ -204,3 +231,4 @@ def _measured(machine: str) -> tuple[Mapping[str, float], Mapping[str, float], i
 if __name__ == "__main__":
     for line in lines(int(sys.argv[1]) if len(sys.argv) > 1 else NODES):
         sys.stdout.write(line + "\n")
+        sys.stdout.flush()

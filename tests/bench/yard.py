@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from nodecpu.cpuset import CpuSet
 from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.proto import nri_pb2
 from tests.bench.measure import memory_directory
@@ -55,6 +56,7 @@ class ApiProcess:
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         told = self._told()
         self.url = str(told["url"])
+        self.pod_bytes = float(told["pod bytes"])
         self.pods = [Pod(name=one["name"], uid=one["uid"]) for one in told["pods"]]
         self.claims = [
             Claim(
@@ -223,6 +225,10 @@ class Yard:
             with contextlib.suppress(FileExistsError):
                 (where / f"cpuset.{kind}.effective").hardlink_to(where / f"cpuset.{kind}")
         (where / "cgroup.events").write_text("populated 1\n")
+
+    def cpus_of(self, box: Box) -> CpuSet:
+        """Return what a container's cgroup has."""
+        return CpuSet.parse((self._cgroups / box.path.lstrip("/") / "cpuset.cpus").read_text())
 
     def apply(self, updates: Iterable[nri_pb2.ContainerUpdate], boxes: Mapping[str, Box]) -> None:
         """Write what an answer says of other containers."""
