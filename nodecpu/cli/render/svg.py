@@ -40,7 +40,7 @@ _PLAIN: Final = {
     RESERVED: ("url(#reserved)", "#78909c"),
     ISOLATED: ("#ffffff", "#0072b2"),
     UNUSABLE: ("url(#unusable)", "#cfd8dc"),
-    CONFLICT: ("#ff0000", "#000000"),
+    CONFLICT: ("#c62828", "#000000"),
 }
 
 _PATTERNS: Final = (
@@ -122,17 +122,18 @@ class _Drawing:
         self._number = {mark: number for group in (claims, containers) for number, mark in enumerate(group)}
 
     def socket(self, socket: Socket) -> _Part:
-        """Return a socket: its NUMA nodes beside each other as far as the page is wide."""
+        """Return a socket: its NUMA nodes in rows as long as the page has room for, and about equally long."""
         boxes = self._equal([self._numa(node) for node in socket.numa])
-        elements, x, y, wide = [], float(_GAP), float(_TITLE + _GAP), 0.0
-        row = 0.0
-        for box in boxes:
-            if x > _GAP and x + box.width + _GAP > _PAGE - 2 * _MARGIN:
-                x, y, row = float(_GAP), y + row + _GAP, 0.0
-            elements.append(box.at(x, y))
-            x, row = x + box.width + _GAP, max(row, box.height)
-            wide = max(wide, x)
-        height = y + row + _GAP
+        step_x = _GAP + max((box.width for box in boxes), default=0)
+        step_y = _GAP + max((box.height for box in boxes), default=0)
+        fitting = max(1, int((_PAGE - 2 * _MARGIN - _GAP) // step_x))
+        rows = ceil(len(boxes) / fitting)
+        per_row = ceil(len(boxes) / rows) if rows else 0
+        elements = [
+            box.at(_GAP + number % per_row * step_x, _TITLE + _GAP + number // per_row * step_y)
+            for number, box in enumerate(boxes)
+        ]
+        wide, height = _GAP + per_row * step_x, _TITLE + _GAP + rows * step_y
         frame = _rect(0, 0, wide, height, "#fafafa", "#90a4ae", 8)
         return _Part(
             elements=(frame, _text(_GAP, 20, f"socket {socket.label}", 14, "bold"), *elements),
@@ -227,7 +228,7 @@ class _Drawing:
         """Return fill, border and ink. Claims have the full colour, containers a light one with that border."""
         if owner.mark in _PLAIN:
             fill, stroke = _PLAIN[owner.mark]
-            return fill, stroke, "#37474f"
+            return fill, stroke, "#ffffff" if owner.mark == CONFLICT else "#37474f"
         colour = _COLOURS[self._number[owner.mark] % len(_COLOURS)]
         if owner.mark[0].isupper():
             return colour, colour, "#ffffff" if colour in _DARK else "#000000"

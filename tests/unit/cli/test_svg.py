@@ -76,6 +76,20 @@ def test_pictures_have_no_negative_or_overflowing_sizes() -> None:
                 assert 0 < float(rect.attrib["width"]) <= width
 
 
+def test_four_nodes_of_a_socket_for_which_the_page_is_too_narrow_stand_two_by_two() -> None:
+    root = ElementTree.fromstring(draw_svg(node_state(machine(1, 4, 4, 8, 2))))
+    boxes = [one for one in root.iter(f"{SVG}g") for text in one.findall(f"{SVG}text") if "numa" in (text.text or "")]
+    corners = [one.attrib["transform"].removeprefix("translate(").rstrip(")").split(",") for one in boxes]
+    assert len(corners) == 4
+    assert [len({corner[axis] for corner in corners}) for axis in (0, 1)] == [2, 2]
+
+
+def test_cpu_with_two_owners_has_light_words_on_a_dark_ground() -> None:
+    twice = node_state(machine(1, 1, 1, 2, 1), claims=(claim("a", "0"), claim("b", "0")))
+    marks = [one for one in ElementTree.fromstring(draw_svg(twice)).iter(f"{SVG}text") if one.text == "!"]
+    assert {one.attrib["fill"] for one in marks} == {"#ffffff"}
+
+
 def test_names_from_outside_cannot_leave_their_place() -> None:
     evil = '</text><script>x("&")</script>\x1b'
     state = node_state(
