@@ -6,7 +6,10 @@ the same words, since they may land in pod events on each retry.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+TRIED_AGAIN: Final = "it is tried again"
+"""The hint where nobody has to do anything, unless it lasts."""
 
 
 class NodeCpuError(Exception):

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from nodecpu.errors import LinkError, NodeCpuError
+from nodecpu.errors import TRIED_AGAIN, LinkError, NodeCpuError
 from nodecpu.kube.credentials import Stamps, expiry_of, files_of, stamps_of
 from nodecpu.log import kv
 
@@ -226,7 +226,7 @@ class KubeClient:
                 threading.Thread(target=work, name="kube", daemon=True).start()
                 return await future
         except TimeoutError:
-            raise LinkError(f"API server: no answer within {limit_s:g} s", hint="it is tried again") from None
+            raise LinkError(f"API server: no answer within {limit_s:g} s", hint=TRIED_AGAIN) from None
 
     def _call(self, method: str, path: str, query: Mapping[str, str], body: bytes, limit_s: float) -> bytes:
         end = time.monotonic() + limit_s
@@ -430,7 +430,7 @@ def _translated(where: str) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise LinkError(f"API server: {where}: {_cause(error)}", hint="it is tried again") from error
+        raise LinkError(f"API server: {where}: {_cause(error)}", hint=TRIED_AGAIN) from error
 
 
 def _cause(error: BaseException) -> str:

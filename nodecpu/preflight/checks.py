@@ -10,6 +10,7 @@ from nodecpu.nri.versions import RuntimeVersion
 from nodecpu.preflight.finding import Finding
 from nodecpu.preflight.host import arranged_host, host_findings, roots_findings, size_findings
 from nodecpu.preflight.kubelet import directory_finding, kubelet_findings, read_kubelet
+from nodecpu.preflight.others import others_finding
 from nodecpu.preflight.runtime import (
     Run,
     link_finding,
@@ -53,6 +54,7 @@ def local_findings(
         version = link.version
         yield link_finding(config.nri.socket, runtimes, version, "" if link.is_up else link.state)
     yield from runtime_findings(runtimes, version, config.paths.cdi)
+    yield others_finding(root)
     kubelet = read_kubelet(root, config.paths.kubelet)
     yield directory_finding(kubelet, config.paths.kubelet)
     yield from kubelet_findings(

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from nodecpu.errors import LinkError, NodeCpuError
+from nodecpu.errors import TRIED_AGAIN, LinkError, NodeCpuError
 from nodecpu.kube.client import Api, ApiError, api_path
 from nodecpu.kube.credentials import token_file
 from nodecpu.kube.renewal import NodeToken, read_token
@@ -123,7 +123,7 @@ async def _server_findings(
         return (failed(check, str(error), "renew the credentials in the kubeconfig"),)
     except LinkError as error:
         server = "see that the server in [kube] kubeconfig is right and answers from this node"
-        return (failed(check, error.message, f"{server}; {error.hint}" if error.hint else server),)
+        return (failed(check, error.message, server if error.hint in ("", TRIED_AGAIN) else error.hint),)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         return (failed(check, f"no Kubernetes answers: {str(error)[:100]}", "see the server in [kube] kubeconfig"),)
     found = [_new_enough(version), await _served(api), await _node(api, node)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -81,3 +81,13 @@ def merged(first: Values, later: Values) -> Values:
         old = result.get(key)
         result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return result
+
+
+def processes(proc: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the directory and the command line of each process that may be seen, in the order of their numbers."""
+    try:
+        pids = sorted((one for one in proc.iterdir() if one.name.isdigit()), key=lambda one: int(one.name))
+    except OSError:
+        return
+    for process in pids:
+        yield process, (read_text(process / "cmdline") or "").split("\0")

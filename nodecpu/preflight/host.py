@@ -15,7 +15,7 @@ from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.errors import NodeCpuError
 from nodecpu.preflight.files import read_text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
-from nodecpu.startup import node_name
+from nodecpu.startup import node_name, rules_of
 from nodecpu.topology.sysfs import read_topology
 
 _MASK_CPUS: Final = 1024
@@ -39,6 +39,10 @@ def arranged_host(config: Config) -> tuple[Arrangement | None, Finding]:
     seen = f"{len(usable.all)} usable of {len(topology.online)} online, {len(usable.reserved)} reserved"
     if not usable.grantable:
         return arranged, failed("CPUs", f"{seen}: none can be given to claims", "lower policy.reserved")
+    kept = rules_of(config).unpublished(usable.reserved)
+    if not usable.isolated and len(usable.sharable) <= kept:
+        remedy = "let policy.available have more CPUs, or lower policy.min_shared"
+        return arranged, failed("CPUs", f"{seen}, {kept} kept for shared containers: none is left for claims", remedy)
     if lacking := not_reserved(config, usable):
         return arranged, warning("CPUs", f"{seen}; {lacking}", reserved_hint(usable))
     return arranged, ok("CPUs", seen)

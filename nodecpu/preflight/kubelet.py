@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from nodecpu.cpuset import CpuSet
-from nodecpu.preflight.files import Values, merged, read_json, read_text, read_yaml, text
+from nodecpu.preflight.files import Values, merged, processes, read_json, read_text, read_yaml, text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
 from nodecpu.preflight.nodename import NodeName
 
 _NONE: Final = "none"
+_FLAGS: Final = "flags"
 
 _SWITCH: Final = (
-    'set {key}: {none} in {file}, drain the node, stop the kubelet, remove {state}, start it again; claims and "static"'
-    " cannot both own the CPUs"
+    "{set}, drain the node, stop the kubelet, remove {state}, start it again; claims and the static policy cannot both"
+    " own the CPUs"
 )
 
 
@@ -83,6 +84,9 @@ def directory_finding(kubelet: Kubelet, directory: Path) -> Finding:
     if kubelet.root and os.path.realpath(kubelet.root) != os.path.realpath(directory):
         seen = f"the kubelet's --root-dir is {kubelet.root}, we are below {directory}: it never sees us"
         return failed(check, seen, f'set paths.kubelet = "{kubelet.root}", and restart')
+    if not kubelet.root and not directory.is_dir():
+        remedy = "set paths.kubelet to the kubelet's root directory, unless the kubelet is not installed yet"
+        return unknown(check, f"{directory} is not there", remedy)
     return ok(check, str(directory))
 
 
@@ -114,12 +118,11 @@ def _node_name(flag: str, node: NodeName, running_as: str) -> Finding:
 
 def _manager(check: str, what: str, told: Mapping[str, str], kubelet: Kubelet) -> Finding:
     if where := _static(told):
-        remedy = _SWITCH.format(
-            key=f"{what}ManagerPolicy",
-            none=_NONE if what == "cpu" else "None",
-            file=kubelet.config_file or "the kubelet's configuration",
-            state=f"{what}_manager_state",
-        )
+        file = kubelet.config_file or "the kubelet's configuration"
+        change = f"set {what}ManagerPolicy: {_NONE if what == 'cpu' else 'None'} in {file}"
+        if told.get(_FLAGS, _NONE) != _NONE:
+            change += f", take --{what}-manager-policy, which overrides it, from the kubelet's flags"
+        remedy = _SWITCH.format(set=change, state=f"{what}_manager_state")
         return failed(check, f"static, by its {where}: nothing is pinned meanwhile", remedy)
     if not told:
         return unknown(check, "neither state file, nor flags, nor configuration tell", "see that it is not static")
@@ -165,17 +168,12 @@ def _by_config(config: Values, what: str) -> Mapping[str, str]:
 
 def _by_flags(flags: Mapping[str, str], what: str) -> Mapping[str, str]:
     policy = flags.get(f"{what}-manager-policy", "")
-    return {"flags": policy.lower()} if policy else {}
+    return {_FLAGS: policy.lower()} if policy else {}
 
 
 def _flags(proc: Path) -> Mapping[str, str]:
     """Return the flags of the running kubelet by name; empty if none runs."""
-    try:
-        pids = sorted((one for one in proc.iterdir() if one.name.isdigit()), key=lambda one: int(one.name))
-    except OSError:
-        return {}
-    for process in pids:
-        argv = (read_text(process / "cmdline") or "").split("\0")
+    for process, argv in processes(proc):
         if Path(argv[0]).name == "kubelet" and "kubepods" not in (read_text(process / "cgroup") or "kubepods"):
             return _parsed(argv[1:])
     return {}

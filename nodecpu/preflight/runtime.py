@@ -31,16 +31,25 @@ _MOST_OUTPUT: Final = 16 << 20
 # Plugin tables of containerd's configuration, of version 3 and of version 2.
 _CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _NRI: Final = "io.containerd.nri.v1.nri"
+_OLD_FORMS: Final = (1, 2)
+"""Versions of containerd's configuration with the older table. Source: containerd docs/PLUGINS.md, version header."""
 
 Run = Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What its configuration files say; None: nothing. ``files`` are those that were read, as paths of the host."""
+    """What its configuration files say; None: nothing. ``files`` are those that were read, as paths of the host.
+
+    ``wrong`` are those that are no TOML. ``nri_disabled``: NRI is off by its plugin's name among ``disabled_plugins``.
+    ``cri_table`` is the plugin whose table these files have, by their version.
+    """
 
     name: str
     files: tuple[str, ...]
+    wrong: tuple[str, ...] = ()
+    nri_disabled: bool = False
+    cri_table: str = ""
     nri: bool | None = None
     cdi: bool | None = None
     cdi_dirs: tuple[str, ...] | None = None
@@ -50,21 +59,23 @@ def read_runtimes(root: Path) -> tuple[Runtime, ...]:
     """Return the runtimes that are configured below a root; those that run on their defaults leave no trace."""
     found = []
     for name in _CONTAINERD:
-        files, config = _with_imports(root, name)
+        files, wrong, config = _with_imports(root, name)
         if files:
-            found.append(_containerd(config, files))
+            found.append(_containerd(config, files, wrong))
     crio: Values = NOTHING
-    names = []
+    names, bad = [], []
     for path in sorted(path for pattern in _CRIO for path in root.glob(pattern)):
-        if (values := read_toml(path)) is not None:
-            crio = merged(crio, values)
-            names.append(_on_host(root, path))
+        values = read_toml(path)
+        crio = merged(crio, values or NOTHING)
+        names.append(_on_host(root, path))
+        bad += [names[-1]] if values is None else []
     if names:
         nri = part(crio, "crio", "nri").get("enable_nri")
         found.append(
             Runtime(
                 name="cri-o",
                 files=tuple(names),
+                wrong=tuple(bad),
                 nri=nri if isinstance(nri, bool) else None,
                 cdi=True,
                 cdi_dirs=texts(part(crio, "crio", "runtime"), "cdi_spec_dirs"),
@@ -161,7 +172,13 @@ def _version(version: RuntimeVersion | None) -> Finding:
 def _configured(one: Runtime, version: RuntimeVersion | None, cdi: Path) -> Iterator[Finding]:
     old = version is not None and version.name == "containerd" and version.version.lstrip("v").startswith("1.")
     where = one.files[-1]
-    if one.nri is False or (one.nri is None and old):
+    if one.wrong:
+        remedy = f"mend it, then restart {one.name}: what stands there does not hold"
+        yield failed("runtime configuration", f"{', '.join(one.wrong)}: cannot be read as TOML", remedy)
+    if one.nri_disabled:
+        remedy = f'take "{_NRI}" out of disabled_plugins in {" or ".join(one.files)}; restart {one.name}'
+        yield failed("NRI in the runtime", f"{where}: off, among disabled_plugins", remedy)
+    elif one.nri is False or (one.nri is None and old):
         yield failed("NRI in the runtime", f"{where}: off", _nri_remedy(one.name))
     else:
         yield ok("NRI in the runtime", f"{where}: {'on' if one.nri else 'on by default'}")
@@ -169,7 +186,7 @@ def _configured(one: Runtime, version: RuntimeVersion | None, cdi: Path) -> Iter
         yield failed(
             "CDI in the runtime",
             f"{where}: off",
-            f"set enable_cdi = true in [plugins.'{_CRI[1] if old else _CRI[0]}'] of {where}; restart {one.name}",
+            f"set enable_cdi = true in [plugins.'{one.cri_table}'] of {where}; restart {one.name}",
         )
     dirs = _CDI_DEFAULT if one.cdi_dirs is None else one.cdi_dirs
     if _real(cdi) in {_real(Path(directory)) for directory in dirs}:
@@ -179,15 +196,20 @@ def _configured(one: Runtime, version: RuntimeVersion | None, cdi: Path) -> Iter
         yield failed(
             "CDI directory",
             f"{where}: {one.name} reads {', '.join(dirs) or 'none'}, we write to {cdi}",
-            f"set cdi_spec_dirs = [{listed}] there and restart {one.name}, or paths.cdi to one of its own",
+            f"set cdi_spec_dirs = [{listed}] in {_cdi_table(one)} there and restart {one.name}, or paths.cdi to one of"
+            " its own",
         )
+
+
+def _cdi_table(one: Runtime) -> str:
+    return f"[plugins.'{one.cri_table}']" if one.cri_table else "[crio.runtime]"
 
 
 def _real(path: Path) -> str:
     return os.path.realpath(path)
 
 
-def _containerd(config: Values, files: tuple[str, ...]) -> Runtime:
+def _containerd(config: Values, files: tuple[str, ...], wrong: tuple[str, ...]) -> Runtime:
     plugins = part(config, "plugins")
     cri = merged(part(plugins, _CRI[1]), part(plugins, _CRI[0]))
     cdi, nri = cri.get("enable_cdi"), part(plugins, _NRI).get("disable")
@@ -195,28 +217,31 @@ def _containerd(config: Values, files: tuple[str, ...]) -> Runtime:
     return Runtime(
         name="containerd",
         files=files,
+        wrong=wrong,
+        nri_disabled=_NRI in disabled,
+        cri_table=_CRI[1] if config.get("version") in _OLD_FORMS else _CRI[0],
         nri=False if _NRI in disabled else not nri if isinstance(nri, bool) else None,
         cdi=cdi if isinstance(cdi, bool) else None,
         cdi_dirs=texts(cri, "cdi_spec_dirs"),
     )
 
 
-def _with_imports(root: Path, name: str) -> tuple[tuple[str, ...], Values]:
-    """Return containerd's configuration with the files it imports laid over it, each file once."""
-    first = root / name
-    config = read_toml(first)
-    if config is None:
-        return (), NOTHING
-    files = [first]
-    waiting = _imports(root, first, config)
+def _with_imports(root: Path, name: str) -> tuple[tuple[str, ...], tuple[str, ...], Values]:
+    """Return containerd's files, the first and those it imports, which of them are no TOML, and what all say."""
+    waiting, files, wrong = [root / name], list[Path](), list[Path]()
+    config: Values = NOTHING
     while waiting and len(files) < _MOST_IMPORTS:
         path = waiting.pop(0)
+        if path in files or not path.is_file():
+            continue
+        files.append(path)
         values = read_toml(path)
-        if path not in files and values is not None:
-            files.append(path)
-            config = merged(config, values)
-            waiting += _imports(root, path, values)
-    return tuple(_on_host(root, path) for path in files), config
+        if values is None:
+            wrong.append(path)
+            continue
+        config = merged(config, values)
+        waiting += _imports(root, path, values)
+    return tuple(_on_host(root, path) for path in files), tuple(_on_host(root, path) for path in wrong), config
 
 
 def _imports(root: Path, path: Path, values: Values) -> list[Path]:

@@ -92,7 +92,8 @@ def test_old_cluster_without_the_api_and_without_the_node() -> None:
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (LinkError("refused", hint="it is tried again"), "answers from this node; it is tried again"),
+        (LinkError("refused", hint="it is tried again"), "answers from this node"),
+        (LinkError("no file", hint="name a file"), "name a file"),
         (LinkError("refused"), "answers from this node"),
         (ApiError("no", status=401, reason="Unauthorized"), "renew the credentials"),
     ],

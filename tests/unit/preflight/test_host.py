@@ -53,6 +53,14 @@ def test_reserving_everything_leaves_nothing_to_give(tmp_path: Path) -> None:
     assert (finding.grade, finding.remedy) == (Grade.FAILED, "lower policy.reserved")
 
 
+def test_one_cpu_that_shared_containers_keep_leaves_nothing_to_give(tmp_path: Path) -> None:
+    """C14."""
+    _, finding = arranged_host(config(tmp_path, 'policy.available = "3"'))
+    assert finding.grade is Grade.FAILED
+    assert "1 kept for shared containers: none is left for claims" in finding.seen
+    assert arranged_host(config(tmp_path, 'policy.available = "2-3"'))[1].grade is Grade.OK
+
+
 @pytest.mark.parametrize(
     ("reserved", "seen"),
     [

@@ -44,8 +44,8 @@ def found(kubelet: Kubelet, reserved: str | None = "", *, pin_memory: bool = Tru
     ("argv", "grade"),
     [
         (("/usr/bin/kubelet", "--root-dir=/mnt/kubelet"), Grade.FAILED),
-        (("/usr/bin/kubelet", "--root-dir", "/var/lib/kubelet/"), Grade.OK),
-        (("/usr/bin/kubelet",), Grade.OK),
+        (("/usr/bin/kubelet", "--root-dir", "/nowhere/kubelet/"), Grade.OK),
+        (("/usr/bin/kubelet",), Grade.UNKNOWN),
     ],
 )
 def test_kubelet_that_looks_elsewhere_is_named_with_the_setting(
@@ -53,10 +53,26 @@ def test_kubelet_that_looks_elsewhere_is_named_with_the_setting(
 ) -> None:
     """U82."""
     process(tmp_path, 812, *argv)
-    finding = directory_finding(read_kubelet(tmp_path, tmp_path / KUBELET), Path("/var/lib/kubelet"))
+    finding = directory_finding(read_kubelet(tmp_path, tmp_path / KUBELET), Path("/nowhere/kubelet"))
     assert finding.grade is grade
     if grade is Grade.FAILED:
         assert finding.remedy == 'set paths.kubelet = "/mnt/kubelet", and restart'
+
+
+def test_kubelet_directory_that_is_there_is_right_if_nothing_tells_of_another(tmp_path: Path) -> None:
+    """U82."""
+    directory = kubelet_dir(tmp_path)
+    assert directory_finding(read_kubelet(tmp_path, directory), directory).grade is Grade.OK
+
+
+def test_static_policy_by_a_flag_is_not_mended_by_the_configuration_alone(tmp_path: Path) -> None:
+    """U94."""
+    process(tmp_path, 812, "/usr/bin/kubelet", "--cpu-manager-policy=static")
+    kubelet_dir(tmp_path).joinpath("config.yaml").write_text("memoryManagerPolicy: Static\n")
+    findings = found(read_kubelet(tmp_path, tmp_path / KUBELET))
+    assert "take --cpu-manager-policy, which overrides it, from" in findings["kubelet CPU manager"].remedy
+    assert "memoryManagerPolicy: None in" in findings["kubelet memory manager"].remedy
+    assert "--memory-manager-policy" not in findings["kubelet memory manager"].remedy
 
 
 def test_kubelet_directory_may_be_a_link_to_the_kubelets_own(tmp_path: Path) -> None:

@@ -150,3 +150,32 @@ def test_link_that_is_held_off_is_told_with_what_it_waits_for_and_not_as_nri_tur
     assert "disable" not in held.remedy
     away = link_finding(Path("/nri.sock"), (), None, "away, no such file")
     assert (away.grade, "disable = false" in away.remedy) == (Grade.FAILED, True)
+
+
+def test_configuration_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n")
+    write(tmp_path, "etc/containerd/conf.d/50-mine.toml", "not toml = =\n")
+    write(tmp_path, "etc/crio/crio.conf.d/10-mine.conf", "[crio\n")
+    findings = found(tmp_path, NEW)["runtime configuration"]
+    assert (findings.grade, findings.seen) == (
+        Grade.FAILED,
+        "/etc/containerd/conf.d/50-mine.toml: cannot be read as TOML",
+    )
+    crio = found(tmp_path, runtime_version("cri-o", "1.35.0", ""))["runtime configuration"]
+    assert crio.seen == "/etc/crio/crio.conf.d/10-mine.conf: cannot be read as TOML"
+
+
+@pytest.mark.parametrize(("form", "table"), [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")])
+def test_remedy_names_the_table_that_the_file_has(tmp_path: Path, form: int, table: str) -> None:
+    text = f"version = {form}\n[plugins.'{table}']\nenable_cdi = false\ncdi_spec_dirs = ['/etc/cdi']\n"
+    write(tmp_path, "etc/containerd/config.toml", text)
+    findings = found(tmp_path, NEW)
+    assert f"[plugins.'{table}']" in findings["CDI in the runtime"].remedy
+    assert f"[plugins.'{table}']" in findings["CDI directory"].remedy
+
+
+def test_nri_that_is_among_the_disabled_plugins_has_to_be_taken_out_there(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "version = 3\ndisabled_plugins = ['io.containerd.nri.v1.nri']\n")
+    finding = found(tmp_path, NEW)["NRI in the runtime"]
+    assert finding.grade is Grade.FAILED
+    assert 'take "io.containerd.nri.v1.nri" out of disabled_plugins in /etc/containerd/config.toml' in finding.remedy
