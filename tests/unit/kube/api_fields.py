@@ -3,8 +3,8 @@
 Ours, written from the types' definitions, one path a line: ``[]`` stands for the items of a list, ``*`` for the keys of
 a map, ``**`` for what the API takes as it is. Sources, per kind: Kubernetes 1.36.2 staging/src/k8s.io/api (core/v1
 types.go, resource/v1 types.go, authentication/v1 types.go, authorization/v1 types.go, rbac/v1 types.go,
-admissionregistration/v1 types.go), apiextensions-apiserver v1 types.go, noderesourcetopology-api 0.1.3 v1alpha2
-types.go. What 1.37 has instead of 1.36 is from its resource/v1 types.go.
+admissionregistration/v1 types.go), apimachinery meta/v1 types.go (DeleteOptions), apiextensions-apiserver v1 types.go,
+noderesourcetopology-api 0.1.3 v1alpha2 types.go. What 1.37 has instead of 1.36 is from its resource/v1 types.go.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ source.component
 source.host
 reportingComponent
 reportingInstance
+""",
+    "v1 DeleteOptions": """
+preconditions.uid
+preconditions.resourceVersion
 """,
     "v1 Namespace": "",
     "v1 ServiceAccount": "automountServiceAccountToken",

@@ -13,7 +13,17 @@ import pytest
 
 from nodecpu.cpuset import NO_CPUS
 from nodecpu.dra.devices import Device, Dividing, devices_of
-from nodecpu.dra.slices import Create, Form, NodeAllocatable, make_pool, plan_writes, slice_object
+from nodecpu.dra.slices import (
+    Create,
+    Delete,
+    Form,
+    NodeAllocatable,
+    Slice,
+    delete_options,
+    make_pool,
+    plan_writes,
+    slice_object,
+)
 from nodecpu.kube.events import Events
 from nodecpu.kube.manifests import Choices, manifests
 from nodecpu.kube.nrt import API_VERSION, node_topology
@@ -153,15 +163,32 @@ def test_node_topology(tmp_path: Path) -> None:
 
 
 def test_events() -> None:
+    """New ones, and what a repetition changes of one."""
+
     async def test() -> None:
-        api = FakeApi()
-        events = Events(api, node="node1")
-        for subject in (WEB, CLAIM_A):
+        api, at = FakeApi(), [0.0]
+        events = Events(api, node="node1", clock=lambda: at[0])
+        for subject in (WEB, CLAIM_A, WEB):
             events.report(subject, "PrepareRefused", "why")
             await events.send_one()
-        assert [unknown_fields(body) for _, _, body in api.sent] == [set(), set()]
+            at[0] += 200
+        assert [method for method, _, _ in api.sent] == ["POST", "POST", "PATCH"]
+        whole = [{"apiVersion": "v1", "kind": "Event", **body} for _, _, body in api.sent]
+        assert [unknown_fields(body) for body in whole] == [set()] * 3
+        assert "lastTimestamp" in api.sent[2][2]
 
     asyncio.run(test())
+
+
+def test_deletions_of_slices() -> None:
+    """D4: the options tell which slice was seen."""
+    one = Slice(name="s", uid="u", resource_version="7", pool="gone", generation=1, spec={})
+    (delete, create) = plan_writes(make_pool("dra.cpu", "node1", ()), [one], {})
+    assert isinstance(delete, Delete)
+    assert isinstance(create, Create)
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", **delete_options(delete)}
+    assert unknown_fields(options) == set()
+    assert set(paths(delete_options(delete), "", frozenset())) == {"preconditions.uid", "preconditions.resourceVersion"}
 
 
 def test_token_requests(tmp_path: Path) -> None:
