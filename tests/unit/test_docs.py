@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,15 @@ import pytest
 from nodecpu.cli import main
 from nodecpu.cli.render.node import draw_node
 from nodecpu.config import Config
+from nodecpu.cpuset import NO_CPUS
+from nodecpu.dra.devices import Dividing, devices_of
+from nodecpu.dra.slices import Form, device_object
 from nodecpu.policy.annotations import KEYS
+from nodecpu.policy.usable import usable_cpus
+from nodecpu.topology.model import PcieRoot
 from tests.support import ROOT
 from tests.unit.nodestates import n4c16
+from tests.unit.policy.machines import N4C16, build_topology
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -47,3 +54,20 @@ def test_every_annotation_is_in_the_reference() -> None:
     assert [
         f.name for f in fields(Config().annotations) if f.name not in ("domain", *re.findall(r"`(\w+)`", page))
     ] == []
+
+
+def test_every_attribute_of_a_device_is_in_the_reference() -> None:
+    """D2: whatever it is grouped by, and the capacity and the taint as well."""
+    page = (ROOT / "docs" / "reference" / "devices.md").read_text()
+    topology = build_topology(N4C16)
+    topology = replace(topology, pcie_roots=(PcieRoot(name="pci0000:00", cpus=topology.numa[0].cpus),))
+    usable = usable_cpus(online=topology.online, isolated=NO_CPUS, available=None, kubepods=None, reserved=NO_CPUS)
+    found: set[str] = set()
+    for grouping in ("numa", "individual"):
+        dividing = Dividing(grouping=grouping, pcie_roots=True)
+        for device in devices_of(topology, usable, dividing=dividing, driver="dra.cpu"):
+            found |= device.attributes.keys() | {"dra.cpu/cpu"}
+            written = json.loads(json.dumps(device_object("dra.cpu", device, Form(closed=True))))
+            found |= {taint["key"] for taint in written["taints"]} | written.get("capacity", {}).keys()
+    assert len(found) > 14
+    assert sorted(name for name in found if f"`{name}`" not in page) == []
