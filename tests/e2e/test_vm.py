@@ -34,17 +34,16 @@ def test_machine_has_four_nodes_in_two_sockets_and_debians_containerd(machine: V
 
 
 @short
-def test_role_installs_it_and_it_has_all_its_links(site: Site, node: Node) -> None:
-    """The daemon runs in its unit's sandbox, and the runtime has it."""
+def test_role_installs_it_and_it_has_all_its_links(site: Site) -> None:
+    """The daemon runs in its unit's sandbox, and the runtime has it. Looks only, so nothing need be brought back."""
     assert site.first.changed > 0
-    unit = node.machine.unit("nodecpu", "ActiveState", "UnitFileState", "ProtectSystem", "NRestarts")
+    unit = site.machine.unit("nodecpu", "ActiveState", "UnitFileState", "ProtectSystem", "NRestarts")
     assert unit == {"ActiveState": "active", "UnitFileState": "enabled", "ProtectSystem": "strict", "NRestarts": "0"}
-    node.machine.ok("systemd-analyze", "security", "--no-pager", "--threshold=20", "nodecpu.service")
-    links = node.link_states()
+    site.machine.ok("systemd-analyze", "security", "--no-pager", "--threshold=20", "nodecpu.service")
+    links = Node(site.machine).link_states()
     assert links == dict.fromkeys(links, "connected")
 
 
-@short
 def test_claim_of_a_whole_node_has_what_is_not_reserved(node: Node) -> None:
     """C2, G2, M1: with that node's memory."""
     assert node.start("holder", node.hold("whole", (3, 3))) == ("12-14", "3")
@@ -60,7 +59,6 @@ def test_systemd_reload_does_not_lose_the_pinning(pinned: Node, scene: Scene) ->
     assert (pinned.look("other"), pinned.look("holder")) == (scene.moved, scene.holder)
 
 
-@short
 def test_killed_daemon_moves_nothing(pinned: Node, scene: Scene) -> None:
     """R1, L4: systemd starts it again, no cpuset is written, and what was prepared before is served after."""
     assert pinned.ask("watch") == {"files": 2}
