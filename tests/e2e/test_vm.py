@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.packages import renumbered
 from tests.e2e.vm import BOOTED, VirtualMachine
 from tests.e2e.vmdisk import LATER_CONTAINERD
-from tests.e2e.vmsite import PINNED, Node, Scene, Site
+from tests.e2e.vmsite import INSTALLED, Node, Scene, Site
 
 pytestmark = pytest.mark.vm
 short = pytest.mark.vm_short
@@ -70,10 +70,10 @@ def test_killed_daemon_moves_nothing(pinned: Node, scene: Scene) -> None:
 
 
 @short
-def test_node_goes_down_in_order(pinned: Node) -> None:
-    """With a holder on it, and nothing that has to be waited for until it is killed."""
-    assert pinned.machine.shut_down() == 0
-    pinned.machine.begin_at(PINNED)
+def test_node_goes_down_in_order(node: Node) -> None:
+    """Nothing of ours keeps it from that."""
+    assert node.machine.shut_down() == 0
+    node.machine.begin_at(INSTALLED)
 
 
 def test_check_tells_what_the_first_run_changes_and_changes_nothing(site: Site) -> None:
