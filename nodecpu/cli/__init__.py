@@ -174,7 +174,7 @@ def _add_configuring(verbs: argparse._SubParsersAction[argparse.ArgumentParser])
         one = actions.add_parser(action, help=text, description=text, allow_abbrev=False)
         one.add_argument("file", type=Path, nargs="?", default=DEFAULT_CONFIG, help="default: %(default)s")
     actions.choices["diff"].add_argument("other", type=Path, nargs="?", help="the file to compare with FILE")
-    for action in ("show", "diff"):
+    for action in ("check", "show", "diff"):
         actions.choices[action].add_argument("--json", action="store_true", help="print JSON")
     actions.add_parser("init", help="print a file to begin with", allow_abbrev=False)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from nodecpu.cli.output import put, put_json
 from nodecpu.config import Config, load, render_origins, render_toml
 from nodecpu.config_docs import sample_toml
+from nodecpu.errors import ConfigError
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,6 +19,8 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(sample_toml())
         return 0
     file: Path = args.file
+    if args.action == "check" and args.json:
+        return _mistakes(file)
     config = load(file)
     if args.action == "diff":
         return _diff(config if args.other is not None else Config(), load(args.other) if args.other else config, args)
@@ -27,6 +30,17 @@ def run(args: argparse.Namespace) -> int:
         put_json(tomllib.loads(render_toml(config)))
     else:
         sys.stdout.write(render_origins(config, file))
+    return 0
+
+
+def _mistakes(file: Path) -> int:
+    """Print every mistake, none for a right file, as JSON; return the exit code that it has without."""
+    try:
+        load(file)
+    except ConfigError as error:
+        put_json({"file": str(file), "mistakes": error.problems or (str(error),)})
+        return error.exit_code
+    put_json({"file": str(file), "mistakes": ()})
     return 0
 
 

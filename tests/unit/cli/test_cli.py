@@ -153,6 +153,18 @@ def test_config_check_lists_every_mistake(tmp_path: Path, capsys: Output) -> Non
     assert hint.startswith("hint: ")
 
 
+@pytest.mark.parametrize(("text", "code", "mistakes"), [("", 0, 0), ("a = 1\n[nri]\nb = 2\n", 78, 2)])
+def test_config_check_tells_as_json_what_it_tells_in_words(
+    tmp_path: Path, capsys: Output, text: str, code: int, mistakes: int
+) -> None:
+    file = tmp_path / "nodecpu.toml"
+    file.write_text(text)
+    assert main(["config", "check", "--json", str(file)]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert (told["file"], len(told["mistakes"])) == (str(file), mistakes)
+    assert all(str(file) in line for line in told["mistakes"])
+
+
 def test_config_check_is_quiet_about_a_right_file(tmp_path: Path, capsys: Output) -> None:
     file = tmp_path / "node.toml"
     file.write_text("")
