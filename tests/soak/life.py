@@ -5,17 +5,18 @@ What was answered to the kubelet and who holds what is recorded here, apart from
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from nodecpu.cpuset import CpuSet, union
 from nodecpu.dra.cdi import cdi_ids
-from nodecpu.errors import NodeCpuError
+from nodecpu.errors import NodeCpuError, StateError
 from nodecpu.ids import ClaimUID, ContainerID
 from nodecpu.policy.facts import AllocatedClaim, ContainerState, QoS, Resources
 from nodecpu.policy.grants import Group
 from nodecpu.policy.plan import Placement
+from nodecpu.store.claims import ClaimStore
 from tests.node import ALL, PodShape, claim, scene_in_memory
 from tests.soak.events import Event
 
@@ -35,6 +36,22 @@ KINDS: Final = (
 
 class Broken(AssertionError):
     """An invariant does not hold."""
+
+
+class Database:
+    """A claims database that can be told to take only so many commits more; it is whole again at the next start."""
+
+    def __init__(self, store: ClaimStore) -> None:
+        self.commits_left: int | None = None
+        self._write = store._write
+        store._write = self._take  # type: ignore[method-assign]  # the file system of this one is full now and then
+
+    def _take(self, puts: Iterable[tuple[ClaimUID, bytes]], drops: Iterable[tuple[ClaimUID]]) -> None:
+        if self.commits_left is not None:
+            if not self.commits_left:
+                raise StateError("the disk is full")
+            self.commits_left -= 1
+        self._write(puts, drops)
 
 
 class Life:
@@ -57,6 +74,7 @@ class Life:
         self.fails = False
         self._new_boot()
         self.node = self.scene.boot()
+        self._database = Database(self.node.started.claim_store)
         self.on_synchronize(0, 0, 0)
 
     async def __aenter__(self) -> Life:
@@ -98,7 +116,11 @@ class Life:
         known = self.node.service.books.ledger.containers
         for container_id in [one for one, held in self.holding.items() if held == uid and one not in known]:
             self._end(container_id)
-        await self.node.claims.unprepare(uid)
+        try:
+            await self.node.claims.unprepare(uid)
+        except NodeCpuError as error:
+            _require(self.fails, f"claim {uid} cannot be unprepared: {error}")
+            return
         self.answered.pop(uid, None)
         self.allocated.pop(uid, None)
 
@@ -253,8 +275,11 @@ class Life:
     def on_api_away(self, a: int, _b: int, _c: int) -> None:
         self.api.is_answering = bool(a % 2)
 
-    def on_disk_fails(self, a: int, _b: int, _c: int) -> None:
-        self.fails = self.node.specs.fails = bool(a % 2)
+    def on_disk_fails(self, a: int, b: int, _c: int) -> None:
+        """CDI specs cannot be written, or the database takes one or two commits more and then none; or all is well."""
+        self.fails = bool(a % 2)
+        self.node.specs.fails = self.fails and bool(b % 3)
+        self._database.commits_left = 1 + b // 3 % 2 if self.fails and b % 3 < 2 else None
 
     def on_lose_specs(self, _a: int, _b: int, _c: int) -> None:
         """Somebody empties the CDI directory; the next synchronisation has the daemon write it anew."""
@@ -360,6 +385,7 @@ class Life:
 
     async def _boot_again(self) -> None:
         self.node = self.scene.boot()
+        self._database = Database(self.node.started.claim_store)
         self.fails = False
         self._restore_specs()
         self.is_linked = False
