@@ -25,6 +25,9 @@ _OF_A_FIXED_MASK: Final = CpuSet(range(_MASK_CPUS))
 _MANY_DEVICES: Final = 256
 """Source: kubernetes#131730, where hundreds of devices on a node take a scheduler seconds."""
 
+_LITTLE_BYTES: Final = 1 << 20
+"""A database with its log needs some hundred KiB."""
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -119,11 +122,20 @@ def _controller(root: Path) -> Finding:
 def _private(check: str, path: Path) -> Finding:
     """Return whether a directory of ours is ours alone."""
     try:
-        found = path.stat()
+        found = path.lstat()
+        room = os.statvfs(path)
     except FileNotFoundError:
         return ok(check, f"{path} is not there yet, it is made at the start")
     except OSError as error:
         return unknown(check, f"{path}: {error.strerror or error}", "run this as root")
+    if not stat.S_ISDIR(found.st_mode):
+        return failed(
+            check, f"{path} is a link or file, no directory", "remove it; a directory is made at the next start"
+        )
+    if room.f_bavail * room.f_frsize < _LITTLE_BYTES or not os.access(path, os.W_OK | os.X_OK):
+        return failed(
+            check, f"{path} takes no files", "is its file system full or read-only? make room, mount it writable"
+        )
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid != os.geteuid() or mode & _OTHERS_WRITE:
         return failed(check, f"{path}: mode {mode:04o}, owner {found.st_uid}", f"chown root: {path}; chmod 0700 {path}")
