@@ -71,3 +71,10 @@ def test_every_attribute_of_a_device_is_in_the_reference() -> None:
             found |= {taint["key"] for taint in written["taints"]} | written.get("capacity", {}).keys()
     assert len(found) > 14
     assert sorted(name for name in found if f"`{name}`" not in page) == []
+
+
+def test_every_alert_has_its_line_for_who_is_woken_by_it() -> None:
+    rules = (ROOT / "packaging" / "alerts" / "nodecpu.rules.yml").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    table = re.findall(r"^\| (Nodecpu[\w, ]+) \|", (ROOT / "docs/how-to/debug.md").read_text(), re.MULTILINE)
+    assert sorted(name for line in table for name in line.split(", ")) == sorted(alerts)
