@@ -24,6 +24,7 @@ help: ## list the targets
 venv: $(READY) ## make the virtual environment
 
 $(READY): $(LOCKS)/build.txt $(LOCKS)/dev.txt pyproject.toml
+	@echo "setting up $(VENV) from the locks: once, a minute or a few" >&2
 	$(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) --require-hashes -r $(LOCKS)/build.txt
 	$(INSTALL) --require-hashes -r $(LOCKS)/dev.txt
@@ -115,6 +116,7 @@ package: $(PACKAGE_READY) ## build deb and rpm for each distribution, the wheel 
 package-tools: $(PACKAGE_READY) ## make the environment that packages are built in
 
 $(PACKAGE_READY): $(LOCKS)/build.txt $(LOCKS)/package.txt $(LOCKS)/runtime.txt
+	@echo "setting up $(PACKAGE_VENV) from the locks: once, a minute or a few" >&2
 	$(PYTHON) -m venv --clear $(PACKAGE_VENV)
 	for lock in build package runtime; do \
 	  $(PACKAGE_VENV)/bin/python -m pip --disable-pip-version-check install -qq --no-build-isolation --no-deps \

@@ -11,7 +11,7 @@ from nodecpu.admin.client import fetch_state
 from nodecpu.admin.state import LinkState, NodeState
 from nodecpu.admin.view import finding_states
 from nodecpu.cli import DEFAULT_CONFIG
-from nodecpu.cli.output import put, put_json
+from nodecpu.cli.output import put, put_json, takes_colour
 from nodecpu.cli.render.findings import finding_lines
 from nodecpu.config import Config, load
 from nodecpu.errors import NodeCpuError
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         put_json(finding_states(found))
     else:
-        put(finding_lines(found))
+        put(finding_lines(found, colour=takes_colour()))
     return 1 if any(one.grade is Grade.FAILED for one in found) else 0
 
 

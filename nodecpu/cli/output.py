@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Iterable
@@ -74,6 +75,11 @@ def write_picture(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def takes_colour() -> bool:
+    """Return whether standard output is a terminal that is to have colours. Source: no-color.org."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def width() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,9 +13,11 @@ import pytest
 
 from nodecpu import __version__
 from nodecpu.cli import main
-from nodecpu.cli.output import usual
+from nodecpu.cli.output import takes_colour, usual
 from nodecpu.cli.progress import Progress
+from nodecpu.cli.render.findings import finding_lines
 from nodecpu.config import Config
+from nodecpu.preflight.finding import failed, ok, warning
 
 Output = pytest.CaptureFixture[str]
 
@@ -107,3 +110,23 @@ def test_progress_writes_nothing_into_a_file() -> None:
     with Progress(stream) as progress:
         progress.show("machine", 1, 2)
     assert stream.getvalue() == ""
+
+
+def test_grades_that_matter_are_coloured_on_terminals_alone() -> None:
+    found = [ok("a", "well"), failed("b", "ill", "mend it"), warning("c", "so so", "look")]
+    plain = list(finding_lines(found))
+    assert not any("\x1b" in line for line in plain)
+    coloured = list(finding_lines(found, colour=True))
+    assert [line.count("\x1b") for line in coloured] == [0, 2, 0, 2, 0, 0, 0]
+    assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured] == plain
+
+
+def test_neither_a_file_nor_who_asks_for_none_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert not takes_colour()
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert takes_colour()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not takes_colour()
