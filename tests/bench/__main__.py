@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--base", default="", help="compare this commit with the tree")
     wanted = parser.parse_args()
+    logging.getLogger("nodecpu").setLevel(logging.ERROR)  # each watch that is ended to be counted would be told
     run, start, load = this_run(), time.monotonic(), os.getloadavg()[0]
     _say(f"machine: {run.machine}; load {load:.1f} before; commit: {run.commit}\n")
     if wanted.base:
