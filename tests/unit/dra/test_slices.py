@@ -27,12 +27,14 @@ from nodecpu.dra.slices import (
     gates_of,
     list_attributes,
     make_pool,
+    never_whole,
     node_allocatable_form,
     plan_writes,
     slice_object,
     vital_fields,
 )
 from nodecpu.errors import BadRequest
+from nodecpu.lab.scheduler import Unschedulable, pool_of
 from tests.support import shared_data
 
 
@@ -102,6 +104,22 @@ def test_first_publication_is_one_slice_of_generation_one() -> None:
         "nodeName": "node1",
         "pool": {"name": "node1", "generation": 1, "resourceSliceCount": 1},
     }
+
+
+@pytest.mark.parametrize("devices", [0, 4, 300])
+@pytest.mark.parametrize("whole", [True, False], ids=["beside the pool", "alone"])
+def test_trial_that_was_left_behind_gives_nothing_and_goes(devices: int, *, whole: bool) -> None:
+    """D3, D4: the daemon was killed before it deleted what it had stored to find out what the server drops."""
+    before = settle((), pool(devices)) if whole else []
+    stored = accept(before, [never_whole(pool(1))], pool(1))
+    assert len(stored) == len(before) + 1
+    seen = [{"metadata": {"name": one.name}, "spec": json.loads(json.dumps(one.spec))} for one in stored]
+    if whole:
+        assert len(pool_of(seen, "dra.cpu", "node1").devices) == devices
+    else:
+        with pytest.raises(Unschedulable, match="incomplete"):
+            pool_of(seen, "dra.cpu", "node1")
+    assert_published(settle(stored, pool(devices)), pool(devices))
 
 
 def test_device_is_written_with_a_policy_of_whole_cpus() -> None:
