@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodecpu.lab.claimrules import claim_faults
+from nodecpu.lab.claimrules import claim_faults, class_faults, name_faults
 from nodecpu.lab.jsontree import Json, JsonObject, node, text
-from nodecpu.lab.objects import CLAIMS, SLICES, TOPOLOGIES, ApiError, Kind, topology_faults
+from nodecpu.lab.objects import CLAIMS, CLASSES, SLICES, TOPOLOGIES, ApiError, Kind, topology_faults
 from nodecpu.lab.slicerules import Features, kept, slice_faults
 
 
@@ -21,18 +21,23 @@ def admitted(
 
     Fields that a server with these features does not know are dropped. With ``status`` only the status is replaced.
     """
-    stored = node(body)
-    faults: list[str] = []
-    if kind is SLICES:
-        stored = kept(body, features)
-        faults = slice_faults(stored, old)
-    elif kind is CLAIMS and not _is_stale(body, old):
-        faults = claim_faults(body, old, status=status)
-    elif kind is TOPOLOGIES:
-        faults = topology_faults(body)
-    if faults:
+    stored = kept(body, features) if kind is SLICES else node(body)
+    if faults := [] if _is_stale(body, old) else _faults(kind, stored, old, status=status):
         raise ApiError(422, "Invalid", f"{kind.kind} is invalid: {'; '.join(faults)}")
     return stored
+
+
+def _faults(kind: Kind, body: Mapping[str, Json], old: Mapping[str, Json] | None, *, status: bool) -> list[str]:
+    if kind is CLAIMS:
+        return claim_faults(body, old, status=status)
+    faults = [] if old is not None else list(name_faults(body))
+    if kind is SLICES:
+        faults += slice_faults(body, old)
+    if kind is CLASSES:
+        faults += class_faults(body)
+    if kind is TOPOLOGIES:
+        faults += topology_faults(body)
+    return faults
 
 
 def _is_stale(body: Mapping[str, Json], old: Mapping[str, Json] | None) -> bool:

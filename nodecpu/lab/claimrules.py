@@ -1,4 +1,5 @@
-"""What an API server refuses in a ResourceClaim (pure): in a new one, in a changed one, in a changed status.
+"""What an API server refuses in a ResourceClaim (pure): in a new one, in a changed one, in a changed status; and in a
+DeviceClass, whose parts are the same.
 
 Invariants: faults begin with the field's path, lists go by numbers as in a real server's answers; a status is judged by
 the spec that is stored.
@@ -20,6 +21,7 @@ _MOST_REQUESTS: Final = 32
 _MOST_ALTERNATIVES: Final = 8
 _MOST_RESULTS: Final = 32
 _MOST_CONFIG: Final = 32
+_MOST_SELECTORS: Final = 32
 _MOST_CONSUMERS: Final = 256
 _MOST_PARAMETER_BYTES: Final = 10 << 10
 _QUANTITY: Final = re.compile(
@@ -34,13 +36,18 @@ def claim_faults(body: Mapping[str, Json], old: Mapping[str, Json] | None = None
     With ``status`` only the status of ``old`` is replaced; else the status is not looked at, since it is not stored.
     """
     if old is None:
-        return [*_name_faults(body), *_spec_faults(node(body, "spec", "devices"))]
+        return [*name_faults(body), *_spec_faults(node(body, "spec", "devices"))]
     if status:
         return list(_status_faults(node(body, "status"), old))
     return [] if node(body, "spec") == node(old, "spec") else ["spec: Invalid value: field is immutable"]
 
 
-def _name_faults(body: Mapping[str, Json]) -> Iterator[str]:
+def name_faults(body: Mapping[str, Json]) -> Iterator[str]:
+    """Yield what is wrong with a new object's name or the beginning of it: of most kinds it is a DNS subdomain.
+
+    Source: NameIsDNSSubdomain of apimachinery pkg/api/validation, which claims, slices, classes, events, nodes and pods
+    are judged by.
+    """
     name, prefix = text(body, "metadata", "name"), text(body, "metadata", "generateName")
     if (name or not prefix) and not _is_subdomain(name):
         yield f"metadata.name: Invalid value: {name!r}"
@@ -50,6 +57,17 @@ def _name_faults(body: Mapping[str, Json]) -> Iterator[str]:
 
 def _is_subdomain(name: str) -> bool:
     return len(name) <= 253 and SUBDOMAIN.fullmatch(name) is not None
+
+
+def class_faults(body: Mapping[str, Json]) -> Iterator[str]:
+    """Yield what an API server would refuse in the spec of a DeviceClass, as sentences."""
+    selectors = nodes(body, "spec", "selectors")
+    if len(selectors) > _MOST_SELECTORS:
+        yield f"spec.selectors: Too many: {len(selectors)}: must have at most {_MOST_SELECTORS} items"
+    for number, selector in enumerate(selectors):
+        if not text(selector, "cel", "expression"):
+            yield f"spec.selectors[{number}].cel.expression: Required value"
+    yield from _config_faults(node(body, "spec"), "spec.config", most=_MOST_CONFIG)
 
 
 def _spec_faults(devices: JsonObject) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 from nodecpu.lab.apiserver import now
 from nodecpu.lab.cluster import Cluster
 from nodecpu.lab.jsontree import Json, JsonObject, leaf
-from nodecpu.lab.objects import CLAIMS, SLICES, ApiError, Key, ObjectStore
+from nodecpu.lab.objects import CLAIMS, CLASSES, EVENTS, SLICES, ApiError, Key, ObjectStore
 from nodecpu.lab.scheduler import Want
 from nodecpu.lab.slicerules import Features
 
@@ -54,3 +54,28 @@ def test_what_the_server_does_not_know_is_dropped() -> None:
     assert isinstance(old, dict)
     assert isinstance(new, dict)
     assert new.keys() - old.keys() == {"allowMultipleAllocations"}
+
+
+@pytest.mark.parametrize("name", ["Web", "web-", "web.", "-web", "we_b", "w" * 254, ""])
+def test_names_that_are_none_are_refused(name: str) -> None:
+    """Events and slices as well, whose names the daemon makes."""
+    one = cluster(Features())
+    for kind, body in ((SLICES, slices()), (EVENTS, {}), (CLASSES, {})):
+        with pytest.raises(ApiError, match="name: Invalid"):
+            one.create(kind, "default", {**body, "metadata": {"name": name}})
+
+
+def test_classes_have_limits() -> None:
+    selector: JsonObject = {"cel": {"expression": "true"}}
+    config: JsonObject = {"opaque": {"driver": "dra.cpu", "parameters": {}}}
+    one = cluster(Features())
+    good: JsonObject = {"metadata": {"name": "c"}, "spec": {"selectors": [selector] * 32, "config": [config] * 32}}
+    one.create(CLASSES, "", good)
+    wrong: tuple[tuple[JsonObject, str], ...] = (
+        ({"selectors": [selector] * 33}, "Too many: 33"),
+        ({"selectors": [{}]}, "Required value"),
+        ({"config": [config] * 33}, "Too many: 33"),
+    )
+    for spec, fault in wrong:
+        with pytest.raises(ApiError, match=fault):
+            one.create(CLASSES, "", {"metadata": {"name": "d"}, "spec": spec})
