@@ -27,6 +27,9 @@ _LINE: Final = 20
 _CHAR: Final = 0.62
 """Width of a character in units of its size, a little generous; a digit's as well."""
 
+_BOLD_TEXT: Final = 0.7
+"""The same for bold words."""
+
 _BOLD: Final = 0.8
 _WIDEST: Final = 1.1
 """The same for a bold capital as they come, and for the widest of them, the W."""
@@ -85,16 +88,19 @@ def draw_svg(state: NodeState) -> str:
     digits = len(str(max(online, default=0)))
     drawing = _Drawing(owners, _scale(len(online), digits, owners.mark_width), digits)
     parts = [drawing.socket(socket) for socket in state.machine.sockets]
-    body, y = [_text(_MARGIN, _MARGIN + 14, node_title(state), 18, "bold")], float(_MARGIN + 34)
+    title = clean(node_title(state))
+    body, y = [_text(_MARGIN, _MARGIN + 14, title, 18, "bold")], float(_MARGIN + 34)
     for part in parts:
         body.append(part.at(_MARGIN, y))
         y += part.height + _GAP
-    for node in state.machine.memory_nodes:
-        body.append(_text(_MARGIN, y + 14, f"numa {node.id}: memory only, by numa {node.home}", 13))
+    beside = [f"numa {node.id}: memory only, by numa {node.home}" for node in state.machine.memory_nodes]
+    for line in beside:
+        body.append(_text(_MARGIN, y + 14, line, 13))
         y += _LINE
     legend = drawing.legend()
     body.append(legend.at(_MARGIN, y + _GAP))
-    width = max([legend.width, *(part.width for part in parts)]) + 2 * _MARGIN
+    words = max([len(title) * 18 * _BOLD_TEXT, *(len(line) * 13 * _CHAR for line in beside)])
+    width = max([words, legend.width, *(part.width for part in parts)]) + 2 * _MARGIN
     height = y + _GAP + legend.height + _MARGIN
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
     return (

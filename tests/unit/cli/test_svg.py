@@ -90,6 +90,13 @@ def test_cpu_with_two_owners_has_light_words_on_a_dark_ground() -> None:
     assert {one.attrib["fill"] for one in marks} == {"#ffffff"}
 
 
+def test_picture_of_a_small_machine_is_as_wide_as_its_title() -> None:
+    root = ElementTree.fromstring(draw_svg(node_state(machine(1, 1, 1, 1, 1))))
+    title = next(root.iter(f"{SVG}text"))
+    end = float(title.attrib["x"]) + 0.65 * float(title.attrib["font-size"]) * len(title.text or "")
+    assert end <= float(root.attrib["width"])
+
+
 def test_names_from_outside_cannot_leave_their_place() -> None:
     evil = '</text><script>x("&")</script>\x1b'
     state = node_state(
