@@ -190,7 +190,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     failed = 0
     gathered = None if args.gathered is None else replayed(args.gathered)
-    for name in args.scenario or [DEMO if gathered is None else ANYWHERE]:
+    for name in args.scenario or [DEMO if gathered is None and args.machine is None else ANYWHERE]:
         scenario = load_scenario(name)
         if gathered is not None:
             settings = merged(gathered, scenario.daemon)
@@ -224,16 +224,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--machine",
         metavar="TEXT|DIR|ARCHIVE|host",
-        help="default: the scenario's; CPUs that a scenario names are its own machine's",
+        help="default: the scenario's; many scenarios name CPUs of their own machine",
     )
     parser.add_argument(
         "--from",
         dest="gathered",
         type=Path,
         metavar="ARCHIVE",
-        help=f"what nodecpu gather wrote: its machine and settings; the scenario is {ANYWHERE} then",
+        help="what nodecpu gather wrote: its machine and settings",
     )
-    parser.add_argument("--scenario", action="append", metavar="FILE|NAME", help=f"may be repeated; default: {DEMO}")
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        metavar="FILE|NAME",
+        help=f"may be repeated; default: {DEMO}, {ANYWHERE} where the machine is another one",
+    )
     parser.add_argument("--runtime", choices=tuple(FLAVOURS), help="default: the scenario's")
     parser.add_argument("--keep", action="store_true", help="leave the directory behind")
     parser.add_argument("--list", action="store_true", help="list the scenarios")

@@ -114,6 +114,13 @@ def test_gathered_archive_is_played_with_its_machine_and_settings(
     assert not list(room.iterdir())
 
 
+def test_another_machine_is_played_by_what_comes_out_on_any(room: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--machine", "1 socket, 1 node, 3 cores, 2 threads"]) == 0
+    said = capfd.readouterr().out
+    assert "On any machine" in said
+    assert "6 CPUs" in said
+
+
 def test_archive_of_something_else_is_told_as_such(tmp_path: Path) -> None:
     other = tmp_path / "other.tar"
     tarfile.open(other, "w").close()
