@@ -87,9 +87,10 @@ lint: $(READY) ## style, types, and generated files that are up to date
 
 .PHONY: bench
 BASE ?=
-bench: $(READY) ## measure, and print the figures as a table (minutes); BASE=revision compares that commit with the tree
+PAGE ?=
+bench: $(READY) ## measure, and print the figures as tables (minutes); BASE=revision compares that commit with the tree
 	mkdir -p build
-	$(BIN)/python -m tests.bench --json build/bench.json $(if $(BASE),--base $(BASE))
+	$(BIN)/python -m tests.bench --json build/bench.json $(if $(PAGE),--page $(PAGE)) $(if $(BASE),--base $(BASE))
 
 MUTANTS_ARGS ?=
 

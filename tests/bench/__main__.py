@@ -1,8 +1,8 @@
 """``make bench``: measures against floors taken in the same run, and prints tables; nothing fails on time.
 
 The first has all that is measured, the second the same against what peers were recorded to take, the third placement.
-
-``--json FILE`` writes the figures as JSON as well; ``--base REVISION`` compares that commit with this tree instead.
+``--json FILE`` writes the figures as JSON as well, ``--page FILE`` the tables as a page; ``--base REVISION`` compares
+that commit with this tree instead.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from tests.bench import cluster, compare, containerd_rows, discovery, nri_codec, picking, placement, wire_rows
 from tests.bench.measure import HEAD, Row
@@ -33,6 +33,18 @@ class _Figure(Protocol):
 
 
 _Line = TypeVar("_Line", bound=_Figure)
+_Table: TypeAlias = tuple[str, str, str, Sequence[_Figure]]
+"""A name, a title, the head and the lines."""
+
+OWN: Final = "All that is measured"
+PEERS: Final = "Against the peers, whose figures were recorded in another run, on another machine of this kind"
+PLACEMENT: Final = f"Placement: shares of {placement.STEPS} requests that touch the fewest groups there could be"
+PAGE: Final = """# Figures
+
+One run of `make bench PAGE=docs/explanation/figures.md`, which writes this page. What the rows mean, and why some
+targets are missed, is in [performance](performance.md). Times are medians, `processor` is the processor time of the
+daemon in them, a ratio is that to the floor of the same run.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,40 +78,41 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="tests.bench")
     parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--page", type=Path, help="write the tables here too")
     parser.add_argument("--base", default="", help="compare this commit with the tree")
     wanted = parser.parse_args()
     logging.getLogger("nodecpu").setLevel(logging.ERROR)  # each watch that is ended to be counted would be told
     run, start, load = this_run(), time.monotonic(), os.getloadavg()[0]
-    _say(f"machine: {run.machine}; load {load:.1f} before; commit: {run.commit}\n")
+    where = f"machine: {run.machine}; load {load:.1f} before; commit: {run.commit}"
+    _say(f"{where}\n")
     if wanted.base:
         for line in compare.compared(wanted.base):
             _say(line)
         return
-    told = {"machine": run.machine, "commit": run.commit, "load": load, **_measured()}
+    tables = list(_tables())
     _say(f"\n{time.monotonic() - start:.0f} s")
     if wanted.json is not None:
+        figures = {name: [one.json() for one in table] for name, _, _, table in tables}
+        told = {"machine": run.machine, "commit": run.commit, "load": load, **figures}
         wanted.json.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    if wanted.page is not None:
+        lines = [PAGE, where]
+        for _, title, head, table in tables:
+            lines += [f"\n## {title}\n", head, *(one.markdown() for one in table)]
+        wanted.page.write_text("\n".join(lines) + "\n")
 
 
-def _measured() -> Mapping[str, Sequence[Mapping[str, object]]]:
-    """Print the three tables; return what is in them."""
-    _say(HEAD)
-    own = list(_printed(rows()))
-    _say("\nagainst the peers, whose figures are of another run, recorded on another machine of this kind\n")
-    _say(HEAD)
-    against = list(_printed(one for row in own for one in row.against_peers))
-    _say(f"\nplacement: shares of {placement.STEPS} requests under churn that touch the fewest there could be\n")
-    _say(placement.HEAD)
-    placed = list(_printed(placement.rows()))
-    return {
-        "rows": [one.json() for one in own],
-        "peers": [one.json() for one in against],
-        "placement": [one.json() for one in placed],
-    }
+def _tables() -> Iterator[_Table]:
+    """Yield the three tables, each once it is printed."""
+    own = [*_printed(OWN, HEAD, rows())]
+    yield "rows", OWN, HEAD, own
+    yield "peers", PEERS, HEAD, [*_printed(PEERS, HEAD, (one for row in own for one in row.against_peers))]
+    yield "placement", PLACEMENT, placement.HEAD, [*_printed(PLACEMENT, placement.HEAD, placement.rows())]
 
 
-def _printed(table: Iterable[_Line]) -> Iterator[_Line]:
+def _printed(title: str, head: str, table: Iterable[_Line]) -> Iterator[_Line]:
     """Yield the lines of a table, each once it is printed."""
+    _say(f"\n{title}\n\n{head}")
     for one in table:
         _say(one.markdown())
         yield one

@@ -119,7 +119,7 @@ def _node(place: Yard, claims: Sequence[Sequence[str]]) -> Iterator[Node]:
         node = linked(place, api, process)
         node.kubelet.prepare(api.claims[0])  # waits for what is still being loaded
         node.kubelet.unprepare(api.claims[0])
-        _rest(process.used_s)
+        rest(process.used_s)
         yield node
         node.kubelet.close()
     finally:
@@ -128,7 +128,7 @@ def _node(place: Yard, claims: Sequence[Sequence[str]]) -> Iterator[Node]:
         api.close()
 
 
-def _rest(used_s: Callable[[], float]) -> None:
+def rest(used_s: Callable[[], float]) -> None:
     """Wait until a start's work is over: what other threads still do would be taken for the calls'."""
     end = time.monotonic() + 30
     before = used_s()

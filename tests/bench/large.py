@@ -18,6 +18,7 @@ from nodecpu.config_sections import Grouping
 from nodecpu.cpuset import CpuSet
 from nodecpu.dra.slices import Create, make_pool, plan_writes, slice_object
 from nodecpu.topology.sysfs import read_topology
+from tests.bench.curves import rest
 from tests.bench.measure import machine_tree, measured, median, number
 from tests.bench.node_rows import DEVICES, Node, linked, variables, wait_for_pods, wait_for_slices
 from tests.bench.start_rows import Starts
@@ -79,6 +80,7 @@ def _served(machine: str) -> Sequence[str]:
         try:
             node = linked(place, api, process)
             wait_for_slices(api)
+            rest(process.used_s)
             times = []
             for _ in range(ROUNDS):
                 box = node.ordinary()
@@ -132,6 +134,7 @@ def burst() -> Iterator[str]:
             wait_for_slices(api)
             *claimed, spare = api.claims
             wait_for_pods(node, spare)
+            rest(process.used_s)
             before = api.calls()
             yield from _at_once(node, claimed)
             asked = {call: count - before.get(call, 0) for call, count in sorted(api.calls().items())}

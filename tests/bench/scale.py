@@ -8,6 +8,7 @@ daemon's own periods; what pods weigh, and how long they live, are assumptions t
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import time
@@ -229,6 +230,7 @@ def _measured(machine: str) -> tuple[Mapping[str, float], Mapping[str, float], i
 
 
 if __name__ == "__main__":
+    logging.getLogger("nodecpu").setLevel(logging.ERROR)  # each watch that is ended to be counted would be told
     for line in lines(int(sys.argv[1]) if len(sys.argv) > 1 else NODES):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
