@@ -90,7 +90,8 @@ class Process:
     """A process that is measured."""
 
     def __init__(self, command: Sequence[str], *, tree: Path, log: Path, notify: Path | None = None) -> None:
-        env = {**os.environ, "PYTHONPATH": str(tree), "NOTIFY_SOCKET": "" if notify is None else str(notify)}
+        own = {"PYTHONPATH": str(tree), "NOTIFY_SOCKET": "" if notify is None else str(notify)}
+        env = {**os.environ, **_unit_environment(tree), **own}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed is compiled
         with log.open("ab") as errors:
             self.started_at = time.perf_counter()
@@ -257,6 +258,13 @@ def yard(machine: str = MACHINE) -> Iterator[Yard]:
             yield made
         finally:
             made.close()
+
+
+def _unit_environment(tree: Path) -> Mapping[str, str]:
+    """Return the variables that the unit of a tree sets: what is measured runs as it does on a node."""
+    lines = (tree / "systemd" / "nodecpu.service").read_text().splitlines()
+    settings = (line.removeprefix("Environment=").partition("=") for line in lines if line.startswith("Environment="))
+    return {name: value for name, _, value in settings}
 
 
 def _status(path: Path, name: str) -> int:
