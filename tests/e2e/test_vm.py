@@ -73,7 +73,7 @@ def test_killed_daemon_moves_nothing(pinned: Node, scene: Scene) -> None:
 def test_node_goes_down_in_order(node: Node) -> None:
     """Nothing of ours keeps it from that."""
     assert node.machine.shut_down() == 0
-    node.machine.begin_at(INSTALLED)
+    node.machine.restore(INSTALLED)
 
 
 def test_check_tells_what_the_first_run_changes_and_changes_nothing(site: Site) -> None:

@@ -72,7 +72,8 @@ class VirtualMachine:
     def resume(self, overlay: Path, snapshot: str) -> None:
         """Begin on a copy of an overlay where a snapshot in it left off."""
         shutil.copyfile(overlay, self.overlay)
-        self.begin_at(snapshot)
+        self._begin("-loadvm", snapshot)
+        self._await("date", "-s", f"@{time.time():.0f}")  # it was not there meanwhile
 
     def save(self, snapshot: str) -> None:
         """Keep memory and disk as they are now, in the overlay."""
@@ -81,9 +82,14 @@ class VirtualMachine:
         self._monitor(f"savevm {snapshot}")
 
     def restore(self, snapshot: str) -> None:
-        """Go back to a snapshot: what happened since has not happened, and it is as late as it was then."""
-        self._leave()
-        self._monitor(f"loadvm {snapshot}")
+        """Go back to a snapshot: what happened since has not happened, and it is as late as it was then.
+
+        By another QEMU: one that has shown its guest a time never shows an earlier one, so after ``loadvm`` everything
+        there, watchdogs included, would be as late as if it had waited all the while.
+        """
+        self.close()
+        self._begin("-loadvm", snapshot)
+        self._await("true")
 
     def reboot(self) -> None:
         """Have the machine go down in order and boot, and wait until everything runs again."""
@@ -93,7 +99,7 @@ class VirtualMachine:
         self.await_boot(before)
 
     def shut_down(self) -> int:
-        """Have the machine go down in order; return QEMU's exit code. ``begin_at`` begins it again."""
+        """Have the machine go down in order; return QEMU's exit code. ``restore`` begins it again."""
         assert self._qemu is not None
         self.run("systemctl", "poweroff")
         self._leave()
@@ -103,11 +109,6 @@ class VirtualMachine:
             raise AssertionError(f"the machine does not go down\n{self.console()}") from error
         self._qemu = None
         return code
-
-    def begin_at(self, snapshot: str) -> None:
-        """Begin an ended machine with a snapshot of its own."""
-        self._begin("-loadvm", snapshot)
-        self._set_clock()
 
     def close(self) -> None:
         """End the machine as if its power were cut; what is in the overlay is whole."""
@@ -256,13 +257,13 @@ class VirtualMachine:
         self._leave()
         return "", ""
 
-    def _set_clock(self) -> None:
-        """Tell the machine how late it is: it was not there meanwhile."""
+    def _await(self, *command: str) -> None:
+        """Have a machine that has just begun do something: wait until it answers."""
         end = time.monotonic() + COMMAND_TIMEOUT_S
-        while (done := self.run("date", "-s", f"@{time.time():.0f}")).returncode:
+        while (done := self.run(*command)).returncode:
             assert self._qemu is not None
             assert self._qemu.poll() is None, (self.place / "qemu.log").read_text()
-            assert time.monotonic() < end, done.stdout
+            assert time.monotonic() < end, f"{done.stdout}\n{self.console()}"
             self._leave()
             time.sleep(0.2)
 
