@@ -35,11 +35,13 @@ def built(target: str, version: str, place: Path) -> Path:
 def renumbered(package: Path, old: str, new: str) -> Path:
     """Return a deb like another that calls itself of another version; in place of a second build."""
     tree = package.with_suffix("")
+    renamed = package.with_name(package.name.replace(old, new))
+    if renamed.exists():
+        return renamed
     _run([need_program("dpkg-deb"), "-R", str(package), str(tree)])
     for name in ("DEBIAN/control", "usr/lib/nodecpu/nodecpu/__init__.py"):
         path = tree / name
         path.write_text(path.read_text().replace(old, new, 1))
-    renamed = package.with_name(package.name.replace(old, new))
     _run(["dpkg-deb", "-Zgzip", "-z1", "--root-owner-group", "-b", str(tree), str(renamed)])
     return renamed
 

@@ -5,6 +5,7 @@ One machine lives through all of it, in order, as a node does; the daemon runs i
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -157,7 +158,7 @@ def test_upgrade_and_downgrade_move_nothing_under_a_claim(life: Life, peers: Pee
         install(life.machine, package)
         peers.ask("registered")
         assert life.machine.unit("MainPID") != before
-        assert life.machine.ok("nodecpu", "status").splitlines()[0].split()[-1] == version
+        assert json.loads(life.machine.ok("nodecpu", "status", "--json"))["version"] == version
         assert peers.ask("look", name="web") == held
     assert life.machine.ok("cat", CONFIG) == SETTINGS
 
