@@ -23,6 +23,12 @@ FOUND = {
         Event("synchronize", 64554, 56845, 18496),
         Event("audit", 21387, 23626, 2900),
     ],
+    "spec not written, its row not taken back, and others have its CPUs when the daemon is killed": [
+        Event("disk_fails", 1, 1, 0),
+        Event("prepare", 1, 1, 1),
+        *(Event("create", number, 4, 0) for number in range(7)),
+        Event("kill", 0, 0, 0),
+    ],
 }
 
 
@@ -35,7 +41,7 @@ def test_everything_that_can_happen_to_a_node_in_any_order_breaks_nothing() -> N
 
 @pytest.mark.parametrize("events", FOUND.values(), ids=FOUND)
 def test_what_was_found_once_stays_mended(events: list[Event]) -> None:
-    """C6, R3."""
+    """C6, R1, R3."""
     assert fails(events) is None
 
 
