@@ -17,6 +17,7 @@ from typing import Final
 from nodecpu import __version__
 from nodecpu.cli.arguments import dns_name, namespace, numa_nodes, seconds
 from nodecpu.errors import ConfigError, HostError, NodeCpuError
+from nodecpu.lab.arguments import add_arguments
 
 WAIT_S: Final = 120.0
 """How long a planned restart waits for terminating containers: four times the usual grace."""
@@ -99,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_working(verbs)
     _add_configuring(verbs)
-    verbs.add_parser("lab", help="rehearse on this machine, without a cluster", add_help=False)
+    # Its own parser reads them, with more to say; here they are for man page and completion.
+    add_arguments(verbs.add_parser("lab", help="rehearse on this machine, without a cluster", add_help=False))
     version = verbs.add_parser("version", help="print the version", allow_abbrev=False)
     version.add_argument("--json", action="store_true", help="print JSON, with the versions it runs on")
     return parser

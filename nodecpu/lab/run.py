@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from nodecpu.errors import ConfigError
+from nodecpu.lab.arguments import ANYWHERE, DEMO, add_arguments
 from nodecpu.lab.cgroups import CgroupError
-from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.jsontree import JsonObject, merged
 from nodecpu.lab.play import Player
 from nodecpu.lab.scenario import Scenario, Step, parse_scenario
@@ -33,8 +33,6 @@ from nodecpu.lab.telling import is_worth_telling, told
 from nodecpu.lab.trace import Sent
 from nodecpu.lab.verbs import COMMON, VERBS
 
-DEMO: Final = "demo"
-ANYWHERE: Final = "on-any-machine"
 REPLAYED: Final = ("policy", "annotations", "scheduling", "dra")
 """The tables of settings that decide who gets what."""
 
@@ -221,25 +219,5 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--machine",
-        metavar="TEXT|DIR|ARCHIVE|host",
-        help="default: the scenario's; many scenarios name CPUs of their own machine",
-    )
-    parser.add_argument(
-        "--from",
-        dest="gathered",
-        type=Path,
-        metavar="ARCHIVE",
-        help="what nodecpu gather wrote: its machine and settings",
-    )
-    parser.add_argument(
-        "--scenario",
-        action="append",
-        metavar="FILE|NAME",
-        help=f"may be repeated; default: {DEMO}, {ANYWHERE} where the machine is another one",
-    )
-    parser.add_argument("--runtime", choices=tuple(FLAVOURS), help="default: the scenario's")
-    parser.add_argument("--keep", action="store_true", help="leave the directory behind")
-    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    add_arguments(parser)
     return parser

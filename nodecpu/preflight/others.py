@@ -30,6 +30,6 @@ def others_finding(root: Path) -> Finding:
         if (program := Path(argv[0]).name) in _OTHERS
     }
     if found:
-        remedy = "remove it from this node, or leave this node to it; docs/how-to/ tells how to take over from some"
+        remedy = "keep it from this node, a DaemonSet by a node selector or a taint, or leave this node to it"
         return failed(check, f"{', '.join(sorted(found))}: both would set the cpusets of the same containers", remedy)
     return ok(check, "none that is known")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nodecpu.errors import ConfigError
+from nodecpu.lab.arguments import RUNTIMES
+from nodecpu.lab.flavours import FLAVOURS
 from nodecpu.lab.run import load_scenario, scenario_files
 from nodecpu.lab.scenario import parse_scenario
 
@@ -22,6 +24,10 @@ steps = [
   { see = "shop/main", cpus = "4-5" },
 ]
 """
+
+
+def test_every_runtime_that_is_played_can_be_chosen() -> None:
+    assert tuple(FLAVOURS) == RUNTIMES
 
 
 def test_good_file_is_read() -> None:
