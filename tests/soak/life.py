@@ -63,6 +63,7 @@ class Life:
         self.runtime, self.api = self.scene.runtime, self.scene.api
         self._boots = 0
         self.allocated: dict[ClaimUID, AllocatedClaim] = {}
+        self.asked: dict[ClaimUID, AllocatedClaim] = {}
         self.answered: dict[ClaimUID, CpuSet] = {}
         self.running: dict[ContainerID, PodShape] = {}
         self.holding: dict[ContainerID, ClaimUID] = {}
@@ -96,7 +97,8 @@ class Life:
     async def on_prepare(self, a: int, b: int, c: int) -> None:
         uid = claim(a % CLAIMS).uid
         results = [(f"cpudevnuma{b % 4:03d}", 1 + c % 4), (f"cpudevnuma{b // 4 % 4:03d}", 1 + c // 4 % 3)]
-        wanted = self.allocated.get(uid) or claim(a % CLAIMS, *results[: 1 + (b >> 8) % 2])
+        wanted = self._known_allocation(uid) or claim(a % CLAIMS, *results[: 1 + (b >> 8) % 2])
+        self.asked[uid] = wanted
         try:
             devices = await self.node.prepare(wanted)
         except NodeCpuError as error:
@@ -123,6 +125,7 @@ class Life:
             return
         self.answered.pop(uid, None)
         self.allocated.pop(uid, None)
+        self.asked.pop(uid, None)
 
     # Containers
 
@@ -329,6 +332,13 @@ class Life:
             _require(bool(process.cpus) and process.cpus <= ALL, "a container is without CPUs")
 
     # Parts
+
+    def _known_allocation(self, uid: ClaimUID) -> AllocatedClaim | None:
+        """Return a claim's allocation unless it may be another: one that was refused, while the API server is there.
+
+        The kubelet has read the claim there just before it asks.
+        """
+        return self.allocated.get(uid) or (None if self.api.is_answering else self.asked.get(uid))
 
     def _create(self, pod: PodShape, uid: ClaimUID | None, env: Mapping[str, str]) -> ContainerID | None:
         for old in [one for one, shape in self.running.items() if shape.number == pod.number]:
