@@ -18,6 +18,7 @@ from nodecpu.topology.model import MemoryKind, NumaNode
 _NODES: Final = "sys/devices/system/node"
 _DAX: Final = "sys/bus/dax/devices"
 _TIERS: Final = "sys/devices/virtual/memory_tiering"
+_DISTANCE: Final = re.compile("[0-9]{1,9}")
 _TOTAL: Final = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB")
 
 LOCAL_DISTANCE: Final = 10
@@ -143,7 +144,7 @@ def _distances(files: KernelFiles, node: int, ids: Sequence[int]) -> dict[int, i
     columns: Sequence[int] = ids
     if len(words) != len(ids):  # some kernels print the row over all possible nodes
         columns = tuple(files.nodes(f"{_NODES}/possible") or ())
-    if len(words) == len(columns) and all(word.isdecimal() for word in words):
+    if len(words) == len(columns) and all(_DISTANCE.fullmatch(word) for word in words):
         distances |= {other: int(word) for other, word in zip(columns, words, strict=True) if other in distances}
     return distances
 

@@ -102,6 +102,7 @@ def test_memory_without_cpus_is_at_home_where_the_cpus_reach_it_soonest(tmp_path
         pytest.param("17 10", {1: 17, 2: 10}, id="a row over the online ones"),
         pytest.param("17", {1: 20, 2: 10}, id="too short"),
         pytest.param("a b", {1: 20, 2: 10}, id="words"),
+        pytest.param(f"{'9' * 5000} 10", {1: 20, 2: 10}, id="a number longer than Python reads"),
         pytest.param("", {1: 20, 2: 10}, id="missing"),
     ],
 )

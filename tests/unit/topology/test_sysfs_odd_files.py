@@ -68,6 +68,7 @@ ODD = {
     "NULs behind": b"0\n\0\0\0\0",
     "a comma": b",\n",
     "long": b"0," * 3000,
+    "a long number": b"9" * 5000,
 }
 
 
