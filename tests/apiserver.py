@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import kubernetes.client  # long to read on a busy machine: no call's time is to go to it
+import kubernetes.config  # noqa: F401 - used by the client
+
 from nodecpu.kube.client import KubeClient
 from nodecpu.lab.apiserver import ApiServer
 from nodecpu.lab.jsontree import JsonObject
