@@ -223,7 +223,11 @@ class KubeClient:
         try:
             async with asyncio.timeout(limit_s):
                 await self._places.acquire()
-                threading.Thread(target=work, name="kube", daemon=True).start()
+                try:
+                    threading.Thread(target=work, name="kube", daemon=True).start()
+                except RuntimeError as error:  # the host has no room for another: nobody will give the place back
+                    self._places.release()
+                    raise LinkError(f"API server: {error}", hint=TRIED_AGAIN) from error
                 return await future
         except TimeoutError:
             raise LinkError(f"API server: no answer within {limit_s:g} s", hint=TRIED_AGAIN) from None

@@ -222,6 +222,22 @@ class Freezing:
         self.open -= 1
 
 
+def test_host_without_room_for_a_thread_takes_no_place_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C7: the calls fail as in an outage, and the next one after it is made."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def test() -> None:
+        async with cluster() as one:
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", start)
+                assert await failures(one.client, 9) == ["API server: can't start new thread"] * 9
+            assert await one.client.get(SLICES_PATH)
+
+    run(test)
+
+
 def test_connections_that_died_without_a_word_cost_one_call_alone() -> None:
     """U87: of many idle ones behind a balancer that forgot them, a call finds the first, and no other call the rest."""
 
