@@ -17,6 +17,7 @@ from nodecpu.dra.slices import (
     JsonObject,
     NodeAllocatable,
     Pool,
+    Replace,
     Slice,
     Write,
     canonical,
@@ -212,6 +213,11 @@ def test_deletions_come_first_then_updates_then_creations() -> None:
     assert delete_options(Delete(slice=foreign)) == {
         "preconditions": {"uid": "u", "resourceVersion": second.resource_version}
     }
+    update = writes[1]
+    assert isinstance(update, Replace)
+    metadata = json.loads(json.dumps(slice_object(pool(200), update, "node-uid")))["metadata"]
+    seen = (first.name, first.uid, first.resource_version)
+    assert (metadata["name"], metadata["uid"], metadata["resourceVersion"]) == seen
 
 
 @pytest.mark.parametrize("obsolete", ["name", "index", "width", "twice", "generation", "pool"])
