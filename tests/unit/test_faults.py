@@ -72,7 +72,7 @@ SHOWN = {
     "U99": "unit/test_reconcile.py::owner_of_a_claim_that_nobody_uses_is_told"
     " unit/policy/test_links.py::reference_without_injection_is_never_taken_for_a_shared_container",
     "U100": "lab:second-pod-shares-a-prepared-claim unit/policy/test_pinning_series.py",
-    "U101": "integration/test_publish.py::devices_are_withheld_where_one_claim_would_take_them_whole",
+    "U101": "integration/test_publish_versions.py::devices_are_withheld_where_one_claim_would_take_them_whole",
     "U102": "unit/dra/test_slices.py::thousand_single_cpus_fill_slices_of_128_and_of_64_with_taints",
     "U104": "integration/test_publish.py::slices_come_back_after_the_kubelet_deleted_them",
     "U106": "integration/test_publish.py::node_that_does_not_exist_is_named"
