@@ -115,17 +115,11 @@ def _node(place: Yard, claims: Sequence[Sequence[str]]) -> Iterator[Node]:
     api = ApiProcess(pods=max(CONTAINERS) // 4 + 1, claims=claims, cpus=1)
     place.configure(api.url, reserved="0")
     process = place.daemon(ROOT)
-    try:
-        node = linked(place, api, process)
+    with linked(place, api, process) as node:
         node.kubelet.prepare(api.claims[0])  # waits for what is still being loaded
         node.kubelet.unprepare(api.claims[0])
         rest(process.used_s)
         yield node
-        node.kubelet.close()
-    finally:
-        process.stop()
-        place.runtime.drop()
-        api.close()
 
 
 def rest(used_s: Callable[[], float]) -> None:

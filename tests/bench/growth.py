@@ -28,8 +28,7 @@ def lines(events: int) -> Iterator[str]:
         api = ApiProcess(pods=CONTAINERS // CONTAINERS_PER_POD + 1, claims=[], cpus=1)
         place.configure(api.url)
         process = place.daemon(ROOT)
-        try:
-            node = linked(place, api, process)
+        with linked(place, api, process) as node:
             node.grow(CONTAINERS)
             place.runtime.used_s = lambda: 0.0  # not measured one by one
             began, found = time.monotonic(), [process.rss_mib]
@@ -39,11 +38,6 @@ def lines(events: int) -> Iterator[str]:
                 found.append(process.rss_mib)
             yield f"| {events} | {found[-1]:.2f} | {time.monotonic() - began:.0f} |"
             yield f"\nafter the first tenth: {found[-1] - found[1]:+.2f} MiB"
-            node.kubelet.close()
-        finally:
-            process.stop()
-            place.runtime.drop()
-            api.close()
 
 
 if __name__ == "__main__":

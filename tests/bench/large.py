@@ -77,8 +77,7 @@ def _served(machine: str) -> Sequence[str]:
         api = ApiProcess(pods=1, claims=[], cpus=1)
         place.configure(api.url, reserved="0")
         process = place.daemon(ROOT)
-        try:
-            node = linked(place, api, process)
+        with linked(place, api, process) as node:
             wait_for_slices(api)
             rest(process.used_s)
             times = []
@@ -86,17 +85,12 @@ def _served(machine: str) -> Sequence[str]:
                 box = node.ordinary()
                 created, _ = node.create(box)
                 times.append((created, node.stop(box)))
-            node.kubelet.close()
             took = (
                 median(starts.times["start empty"]),
                 median([created for created, _ in times]),
                 median([stopped for _, stopped in times]),
             )
             return *(number(one.cpu_s * 1e3) for one in took), f"{process.rss_mib:.1f}"
-        finally:
-            process.stop()
-            place.runtime.drop()
-            api.close()
 
 
 def slices() -> Iterator[str]:
@@ -129,8 +123,7 @@ def burst() -> Iterator[str]:
         api = ApiProcess(pods=1, claims=claims, cpus=1)
         place.configure(api.url)
         process = place.daemon(ROOT)
-        try:
-            node = linked(place, api, process)
+        with linked(place, api, process) as node:
             wait_for_slices(api)
             *claimed, spare = api.claims
             wait_for_pods(node, spare)
@@ -141,11 +134,6 @@ def burst() -> Iterator[str]:
             told = ", ".join(f"{count} {call}" for call, count in asked.items() if count)
             yield f"| requests to the API server | {told} |"
             yield f"| resident memory afterwards | {process.rss_mib:.1f} MiB |"
-            node.kubelet.close()
-        finally:
-            process.stop()
-            place.runtime.drop()
-            api.close()
 
 
 def _at_once(node: Node, claims: Sequence[Claim]) -> Iterator[str]:

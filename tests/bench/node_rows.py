@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,8 +143,7 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
     yard.forget_books()
     yard.configure(api.url)
     process = yard.daemon(tree)
-    try:
-        node = linked(yard, api, process)
+    with linked(yard, api, process) as node:
         wait_for_slices(api)
         claims = iter(api.claims)
         _prepare(node, list(itertools.islice(claims, 5 + SUSTAINED)), done)
@@ -157,22 +157,24 @@ def one_pass(yard: Yard, tree: Path, effort: Effort) -> Pass:
         done.figures["rss with 1000"] = process.rss_mib
         _events(node, effort.events, done)
         _idle(process, effort.idle_s, done)
+    return done
+
+
+@contextmanager
+def linked(yard: Yard, api: ApiProcess, process: Process) -> Iterator[Node]:
+    """Yield the node of a daemon that both ends speak to, each call with its processor time; end all three."""
+    try:
+        synchronize(yard, ())
+        yard.wait_ready()
+        yard.runtime.used_s = process.used_s
+        node = Node(yard, api, process)
+        node.kubelet.wait()
+        yield node
         node.kubelet.close()
     finally:
         process.stop()
         yard.runtime.drop()
         api.close()
-    return done
-
-
-def linked(yard: Yard, api: ApiProcess, process: Process) -> Node:
-    """Return the node of a daemon that both ends speak to; from here on its processor time is told with each call."""
-    synchronize(yard, ())
-    yard.wait_ready()
-    yard.runtime.used_s = process.used_s
-    node = Node(yard, api, process)
-    node.kubelet.wait()
-    return node
 
 
 def synchronize(yard: Yard, boxes: Sequence[tuple[Box, str]]) -> None:

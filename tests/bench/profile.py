@@ -111,8 +111,7 @@ def _served(place: Yard) -> Iterator[str]:
     api = ApiProcess(pods=40, claims=CLAIMS, cpus=1)
     place.configure(api.url)
     watched = Watched(place)
-    try:
-        node = linked(place, api, watched.process)
+    with linked(place, api, watched.process) as node:
         wait_for_slices(api)
         warm, *claims = api.claims[: _CALLS + 1]
         node.kubelet.prepare(warm)
@@ -126,11 +125,6 @@ def _served(place: Yard) -> Iterator[str]:
             for call in calls:
                 place.runtime.call("CreateContainer", call)
         yield from watched.table("CreateContainer", _CALLS)
-        node.kubelet.close()
-    finally:
-        watched.process.stop()
-        place.runtime.drop()
-        api.close()
 
 
 def _synchronized(place: Yard) -> Iterator[str]:

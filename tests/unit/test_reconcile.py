@@ -92,6 +92,16 @@ class Case:
         return {uid: str(one.cpus) for uid, one in self.node.service.books.ledger.claims.items()}
 
 
+async def seen_to_be_over(case: Case) -> AllocatedClaim:
+    """Return a claim that is prepared, and told to be over in one look: the next would have it released."""
+    case.node.synchronize()
+    one = claim(1, (NODE1, 2))
+    await case.node.prepare(one)
+    case.lookup.found[one.namespace, one.name] = FoundClaim(uid=UID, allocated=None, is_over=True)
+    await case.look()
+    return one
+
+
 def case_of(node: Node, lookup: FakeLookup | None = None, node_uid: str | None = "node-uid") -> Case:
     stored: dict[str, str] = {}
     node.service.adopting = node.started.adopting
@@ -226,12 +236,7 @@ def test_claim_that_is_prepared_again_is_not_released_for_what_was_told_before(s
     """U41: made by hand, it is reserved for the next pod; that pod would wait for ever for CPUs it was told of."""
 
     async def story(case: Case) -> None:
-        node = case.node
-        node.synchronize()
-        one = claim(1, (NODE1, 2))
-        await node.prepare(one)
-        case.lookup.found[one.namespace, one.name] = FoundClaim(uid=UID, allocated=None, is_over=True)
-        await case.look()
+        node, one = case.node, await seen_to_be_over(case)
         grant = node.service.books.ledger.claims[UID]
         under_way = asyncio.create_task(node.prepare(one))
         await asyncio.sleep(0)
@@ -249,12 +254,7 @@ def test_claim_that_was_prepared_again_while_the_answer_was_on_its_way_is_not_re
     """U41: the look that would be its second was made before, and came back after."""
 
     async def story(case: Case) -> None:
-        node = case.node
-        node.synchronize()
-        one = claim(1, (NODE1, 2))
-        await node.prepare(one)
-        case.lookup.found[one.namespace, one.name] = FoundClaim(uid=UID, allocated=None, is_over=True)
-        await case.look()
+        node, one = case.node, await seen_to_be_over(case)
         case.lookup.meanwhile = lambda: node.prepare(one)
         await case.look()
         assert case.claims == {UID: "4-5"}

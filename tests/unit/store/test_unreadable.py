@@ -12,6 +12,7 @@ import pytest
 
 from nodecpu.errors import StateError
 from nodecpu.ids import ClaimUID
+from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Change
 from nodecpu.store.claims import ADOPTED, ClaimStore, Job
 from nodecpu.store.containers import ContainerStore
@@ -32,6 +33,17 @@ def filled(path: Path, count: int = 200) -> bytes:
     store.commit([Job(puts=tuple(replace(CLAIM, uid=uid) for uid in uids))])
     store.close()
     return path.read_bytes()
+
+
+def damage_a_row(path: Path, *others: ClaimGrant) -> None:
+    """Leave a file whose claims are known to be all there are, with a row that cannot be read beside others."""
+    store = ClaimStore(path)
+    store.commit([Job(puts=others)])
+    store.set_meta(ADOPTED, "yes")
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO claims VALUES ('u1', ?)", (b'{"uid": 3}',))
+    db.close()
 
 
 def test_a_file_that_is_no_database_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -121,13 +133,7 @@ def test_overwritten_pages_end_in_a_store_that_works(tmp_path: Path, seed: int) 
 def test_a_row_that_cannot_be_read_costs_that_row_only(tmp_path: Path) -> None:
     """R2: the others stay; that claims may be missing is known, so they are looked for."""
     path = tmp_path / "claims.db"
-    store = ClaimStore(path)
-    store.commit([Job(puts=(CLAIM,))])
-    store.set_meta(ADOPTED, "yes")
-    store.close()
-    with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO claims VALUES ('u1', ?)", (b'{"uid": 3}',))
-    db.close()
+    damage_a_row(path, CLAIM)
     store = ClaimStore(path)
     assert (store.load(), store.is_rebuilt, store.meta(ADOPTED)) == ((CLAIM,), True, None)
     assert store.load() == (CLAIM,)
@@ -142,12 +148,7 @@ def test_rows_that_cannot_be_read_stay_until_it_is_on_disk_that_claims_may_be_mi
 ) -> None:
     """R2: killed in between, the next start must not take the claims that are left for all there are."""
     path = tmp_path / "claims.db"
-    store = ClaimStore(path)
-    store.set_meta(ADOPTED, "yes")
-    store.close()
-    with sqlite3.connect(path) as db:
-        db.execute("INSERT INTO claims VALUES ('u1', ?)", (b'{"uid": 3}',))
-    db.close()
+    damage_a_row(path)
     store = ClaimStore(path)
     with monkeypatch.context() as killed:
         killed.setattr(store, "pay", lambda: None)
