@@ -123,15 +123,14 @@ def _private(check: str, path: Path) -> Finding:
     """Return whether a directory of ours is ours alone."""
     try:
         found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            remedy = "remove it; a directory is made at the next start"
+            return failed(check, f"{path} is a link or file, no directory", remedy)
         room = os.statvfs(path)
     except FileNotFoundError:
         return ok(check, f"{path} is not there yet, it is made at the start")
     except OSError as error:
         return unknown(check, f"{path}: {error.strerror or error}", "run this as root")
-    if not stat.S_ISDIR(found.st_mode):
-        return failed(
-            check, f"{path} is a link or file, no directory", "remove it; a directory is made at the next start"
-        )
     if room.f_bavail * room.f_frsize < _LITTLE_BYTES or not os.access(path, os.W_OK | os.X_OK):
         return failed(
             check, f"{path} takes no files", "is its file system full or read-only? make room, mount it writable"

@@ -131,14 +131,14 @@ def test_directories_that_others_may_write_are_found(tmp_path: Path) -> None:
     assert findings["kubeconfig"].grade is Grade.WARNING
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
+@pytest.mark.parametrize("kind", ["file", "link", "link to nowhere"])
 def test_directory_of_ours_that_is_none_is_found(tmp_path: Path, kind: str) -> None:
     made = config(tmp_path)
     (tmp_path / "state").rmdir()
     if kind == "file":
         (tmp_path / "state").touch()
     else:
-        (tmp_path / "state").symlink_to(tmp_path / "run")
+        (tmp_path / "state").symlink_to(tmp_path / ("run" if kind == "link" else "nowhere"))
     finding = found(made)["state directory"]
     assert (finding.grade, finding.remedy) == (Grade.FAILED, "remove it; a directory is made at the next start")
 
