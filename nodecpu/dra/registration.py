@@ -85,7 +85,7 @@ class KubeletPlugin:
         self._on_status = on_status
         self._check_s = check_s
         self._expected_s = expected_s
-        self._trouble = ""  # why a socket cannot be opened again, as told
+        self._troubles: dict[UnixServer, str] = {}  # why a socket cannot be opened again, as told
         self._service = UnixServer(service_socket(kubelet, driver), hidden_name=".dra")
         self._registration = UnixServer(registration_socket(kubelet, driver), hidden_name=f".{driver}")
 
@@ -146,12 +146,12 @@ class KubeletPlugin:
         try:
             before = await socket.open(handlers)
         except HostError as err:
-            if self._trouble != str(err):
-                self._trouble = str(err)
+            if self._troubles.get(socket) != str(err):
+                self._troubles[socket] = str(err)
                 words = "socket is gone and cannot be opened, it is tried again"
                 kv(_log, logging.ERROR, words, err=err.message, hint=err.hint)
             return
-        self._trouble = ""
+        self._troubles.pop(socket, None)
         kv(_log, logging.WARNING, "socket was gone, opened again", path=socket.path)
         if before is not None:
             operations.create_task(before.stop(CALL_LIMIT_S))

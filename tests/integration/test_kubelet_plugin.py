@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -127,21 +127,26 @@ def test_removed_socket_comes_back(root: Path) -> None:
     run(test)
 
 
-def test_socket_that_cannot_come_back_yet_is_tried_again(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("places", [(service_socket,), (service_socket, registration_socket)], ids=["one", "both"])
+def test_socket_that_cannot_come_back_yet_is_tried_again(
+    root: Path, caplog: pytest.LogCaptureFixture, places: Sequence[Callable[[Path, str], Path]]
+) -> None:
     """D5: the daemon does not end for it, which would take the link to the runtime along; it is told once."""
 
     async def test() -> None:
         async with served(root, FakeClaims(), check_s=0.01):
-            path = service_socket(root, "dra.cpu")
-            path.unlink()
-            path.parent.rename(root / "away")
-            path.parent.write_text("")
-            await until(lambda: "cannot be opened" in caplog.text)
+            paths = [place(root, "dra.cpu") for place in places]
+            for path in paths:
+                path.unlink()
+                path.parent.rename(root / f"away-{path.parent.name}")
+                path.parent.write_text("")
+            await until(lambda: caplog.text.count("cannot be opened") >= len(paths))
             await asyncio.sleep(0.05)
-            assert caplog.text.count("cannot be opened") == 1
-            path.parent.unlink()
+            assert caplog.text.count("cannot be opened") == len(paths)
+            for path in paths:
+                path.parent.unlink()
             await until(lambda: len(sockets(root)) == 2)
-            async with kubelet_of(path) as kubelet:
+            async with kubelet_of(service_socket(root, "dra.cpu")) as kubelet:
                 assert (await kubelet.prepare(claim("b")))["b"].error == ""
 
     run(test)
