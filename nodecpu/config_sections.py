@@ -23,6 +23,7 @@ from nodecpu.config_forms import (
 )
 from nodecpu.config_listen import NOWHERE, Listen, ListenText
 from nodecpu.config_policy import ClassText, CpuChoiceText, NamespaceClass, QosClass
+from nodecpu.ids import DNS_NAME
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.scheduling import SchedulingClass
 from nodecpu.policy.usable import NO_CHOICE, CpuChoice
@@ -43,7 +44,6 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 MAX_SOCKET_PATH_BYTES: Final = 107
 """Source: unix(7), sun_path less its terminating zero."""
 
-_DNS_NAME: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _NAMESPACE_GLOB: Final = r"[a-z0-9*?\[\]!-]+"
 _NAMESPACES: Final = "a namespace, in which * ? [ ] may stand for others"
 _HANDLER_GLOB: Final = r"[a-z0-9*?\[\]!.-]+"
@@ -63,7 +63,7 @@ class Node:
     """This node in the cluster."""
 
     name: str = _setting(
-        Text(f"({_DNS_NAME})?", 'the name of a Kubernetes node, or "" for the kubelet\'s'),
+        Text(f"({DNS_NAME})?", 'the name of a Kubernetes node, or "" for the kubelet\'s'),
         "",
         "The name of the Node object. Empty: the one in the kubelet's client certificate, else its "
         "`--hostname-override` in the files that set its flags, else the host name in small letters. `nodecpu check` "
@@ -166,7 +166,7 @@ class Dra:
     """What is published for dynamic resource allocation."""
 
     driver: str = _setting(
-        Text(_DNS_NAME, "a DNS name of at most 63 characters", 63),
+        Text(DNS_NAME, "a DNS name of at most 63 characters", 63),
         "dra.cpu",
         "The driver's name, as DeviceClasses and claims select it.",
     )
@@ -407,7 +407,7 @@ class Annotations:
     """What pods may ask for by annotation. Each list names the namespaces whose pods may."""
 
     domain: str = _setting(
-        Text(_DNS_NAME, "a DNS name"),
+        Text(DNS_NAME, "a DNS name"),
         "resource-policy.nri.io",
         "What the keys of annotations end in, as in `hide-hyperthreads.resource-policy.nri.io/pod`.",
     )

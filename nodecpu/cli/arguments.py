@@ -7,10 +7,11 @@ import re
 from argparse import ArgumentTypeError
 from typing import Final
 
+from nodecpu.ids import DNS_NAME
+
 _MOST_NUMA_NODES: Final = 1024
 """Source: the kernel's largest CONFIG_NODES_SHIFT, 10."""
 
-_DNS_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MOST_CHARACTERS: Final = 63
 
 
@@ -32,7 +33,7 @@ def numa_nodes(text: str) -> int:
 
 def dns_name(text: str) -> str:
     """Return a name as drivers have one. Source: KEP-3063, driver names; RFC 1123."""
-    if _DNS_NAME.fullmatch(text) is None or len(text) > _MOST_CHARACTERS:
+    if re.fullmatch(DNS_NAME, text) is None or len(text) > _MOST_CHARACTERS:
         raise ArgumentTypeError(f"{text}: a DNS name of at most {_MOST_CHARACTERS} characters is meant")
     return text
 
