@@ -21,7 +21,7 @@ from nodecpu.policy.facts import Container
 from nodecpu.policy.pull import Hint
 from nodecpu.topology.model import Topology
 
-_NUMBERS: Final = re.compile("[0-9]{1,9}:[0-9]{1,9}")
+_DEVICE_NUMBERS: Final = re.compile("[0-9]{1,9}:[0-9]{1,9}")
 MAX_LOOKED_AT: Final = 64
 """A container that is given more devices than this is given all there are, and is close to none."""
 
@@ -114,7 +114,7 @@ class Locality:
         except OSError:
             return ()
         fields = (line.split(" ", 5) for line in text.splitlines())
-        whole = (one for one in fields if len(one) == 6 and _NUMBERS.fullmatch(one[2]))
+        whole = (one for one in fields if len(one) == 6 and _DEVICE_NUMBERS.fullmatch(one[2]))
         return [(one[4].replace("\\040", " "), one[2]) for one in whole][::-1]
 
 
