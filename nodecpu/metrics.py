@@ -17,6 +17,7 @@ import msgspec
 
 from nodecpu.admin.state import CounterState, HistogramState, NodeState
 from nodecpu.cpuset import CpuSet, union
+from nodecpu.enforce.causes import Cause
 from nodecpu.errors import NodeCpuError
 from nodecpu.histogram import Histogram
 from nodecpu.refusals import Kind, Refusals
@@ -121,7 +122,7 @@ class Family:
 
 _RESULTS: Final = ("error", "success")
 _REPAIRS: Final = ("drift", "overdue", "pod-quota", "quota", "widened")
-_DRIFTS: Final = ("parent", "reset", "runtime", "systemd", "unknown")
+_DRIFTS: Final = tuple(cause.value for cause in Cause)
 
 FAMILIES: Final = (
     Family(name="nodecpu_build_info", kind="gauge", label="version", help="1 for the version that runs."),
@@ -173,7 +174,7 @@ FAMILIES: Final = (
         kind="counter",
         label="cause",
         always=_DRIFTS,
-        help="Cpusets that others changed, by cause: parent, runtime, systemd, reset, unknown.",
+        help=f"Cpusets that others changed, by cause: {', '.join(_DRIFTS)}.",
     ),
     Family(name="nodecpu_given_up", kind="counter", help="Times that a cpuset was given up after repeated fights."),
     Family(
