@@ -16,6 +16,7 @@ from nodecpu.errors import NodeCpuError
 from nodecpu.preflight.files import read_text
 from nodecpu.preflight.finding import Finding, failed, ok, unknown, warning
 from nodecpu.startup import node_name, rules_of
+from nodecpu.store.database import LINK_HINT
 from nodecpu.topology.sysfs import read_topology
 
 _MASK_CPUS: Final = 1024
@@ -124,7 +125,8 @@ def _private(check: str, path: Path) -> Finding:
     try:
         found = path.lstat()
         if not stat.S_ISDIR(found.st_mode):
-            remedy = "remove it; a directory is made at the next start"
+            made = "remove it; a directory is made at the next start"
+            remedy = LINK_HINT if stat.S_ISLNK(found.st_mode) else made  # what we know may be where it leads
             return failed(check, f"{path} is a link or file, no directory", remedy)
         room = os.statvfs(path)
     except FileNotFoundError:

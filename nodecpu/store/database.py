@@ -33,6 +33,7 @@ _PRIMARY = 0xFF
 _NO_ROOM_BYTES = 64 << 10
 """With less than this a database cannot even be opened: its shared memory file takes 32 KiB."""
 
+LINK_HINT = "name the directory that it leads to in [paths], or put a directory there"
 _SET_ASIDE_HINT = "restart the daemon: a start sets it aside"
 _MOST_COPIES = 9
 _CACHE_KIB = 256
@@ -49,7 +50,7 @@ def private_directory(path: Path) -> None:
         if stat.S_ISLNK(info.st_mode):
             raise StateError(
                 f"{path} is a symbolic link, which is not followed",
-                hint="name the directory that it leads to in [paths], or put a directory there",
+                hint=LINK_HINT,
             )
         if not stat.S_ISDIR(info.st_mode):
             raise StateError(f"{path} is not a directory", hint="remove it; it is made at the next start")

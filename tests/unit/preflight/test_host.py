@@ -15,6 +15,7 @@ from nodecpu.lab.machine import parse_machine, write_machine
 from nodecpu.preflight.checks import local_findings
 from nodecpu.preflight.finding import Finding, Grade
 from nodecpu.preflight.host import arranged_host, host_findings, size_findings
+from nodecpu.store.database import LINK_HINT
 
 
 def config(root: Path, extra: str = "") -> Config:
@@ -140,7 +141,8 @@ def test_directory_of_ours_that_is_none_is_found(tmp_path: Path, kind: str) -> N
     else:
         (tmp_path / "state").symlink_to(tmp_path / ("run" if kind == "link" else "nowhere"))
     finding = found(made)["state directory"]
-    assert (finding.grade, finding.remedy) == (Grade.FAILED, "remove it; a directory is made at the next start")
+    remedy = "remove it; a directory is made at the next start" if kind == "file" else LINK_HINT
+    assert (finding.grade, finding.remedy) == (Grade.FAILED, remedy)
 
 
 def test_missing_things_are_told_apart(tmp_path: Path) -> None:
