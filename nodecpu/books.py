@@ -7,7 +7,7 @@ does it come here, together with the shared grants that move out of its way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -39,16 +39,13 @@ class Restored:
     parted: tuple[ClaimGrant, ...]
 
 
-def _apart(claims: Iterable[ClaimGrant], containers: Iterable[ContainerGrant]) -> Iterator[ClaimGrant]:
+def _apart(claims: Iterable[ClaimGrant], held: Collection[ClaimUID], owned: CpuSet) -> Iterator[ClaimGrant]:
     """Yield claims so that no CPU has two owners, whatever the file says; those that containers hold come first.
 
-    A claim that nobody holds gives way to a container that owns one of its CPUs: its prepare was refused, but the disk
-    did not take back its row. Of two claims with the same CPU the later one gives way. Who gives way is picked anew at
-    the next prepare, as after a change of the machine.
+    A claim that nobody holds gives way to a container that has one of its CPUs, which are in ``owned``: its prepare was
+    refused, but the disk did not take back its row. Of two claims with the same CPU the later one gives way. Who gives
+    way is picked anew at the next prepare, as after a change of the machine.
     """
-    grants = tuple(containers)
-    held = {link.claim_uid for grant in grants for link in grant.links}
-    owned = union(grant.exclusive for grant in grants)
     taken = NO_CPUS
     for claim in sorted(claims, key=lambda one: (one.uid not in held, one.released, one.uid)):
         others = taken if claim.uid in held else taken | owned
@@ -149,7 +146,7 @@ class Books:
                 over.append(claim.uid)
             else:
                 keep[claim.uid] = claim
-        apart = tuple(_apart(keep.values(), grants))
+        apart = tuple(_apart(keep.values(), held, union(grant.exclusive for grant in grants)))
         self.ledger.apply(Change(put_claims=apart))
         known = self.ledger.claims
         settled = [
