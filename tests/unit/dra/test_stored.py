@@ -63,6 +63,14 @@ def test_slice_that_is_gone_does_not_come_back() -> None:
     assert known(stored) == {"a": "12"}
 
 
+def test_another_slice_of_the_name_counts_whatever_its_version_and_outlives_the_end_of_the_first() -> None:
+    """A server that was set back may have given the name again; the end of the one before is told late."""
+    stored = listed(at(5))
+    assert stored.changed(at(3, uid="other"))
+    assert stored.deleted(at(4))
+    assert known(stored) == {"a": "3"}
+
+
 @pytest.mark.parametrize("was", [(), (at(5),)], ids=["created", "replaced"])
 def test_list_that_is_older_than_an_answer_does_not_undo_it(was: tuple[Slice, ...]) -> None:
     """The write was answered while the list was under way."""
