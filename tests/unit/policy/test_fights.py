@@ -81,6 +81,14 @@ def test_container_whose_last_round_holds_is_not_shown_as_given_up_and_not_writt
     assert list(fights.given_up) == [ONE]
 
 
+def test_container_that_was_right_between_two_rounds_is_shown_as_given_up_after_the_last() -> None:
+    """E1: how it was found counts from then on."""
+    fights, now = fought(MOST - 1)
+    fights.found(ONE, is_right=True)
+    assert fights.wrote(ONE, WANTED, now)
+    assert list(fights.given_up) == [ONE]
+
+
 def test_containers_that_are_gone_and_pauses_that_are_over_are_forgotten() -> None:
     fights, now = fought(MOST)
     fights.keep(frozenset({ONE}), now + 1)
