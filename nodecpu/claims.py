@@ -208,7 +208,9 @@ class Claims:
     async def _unprepare(self, uid: ClaimUID) -> None:
         grant = self._books.ledger.claims.get(uid)
         released = () if grant is None or grant.released else (replace(grant, released=True),)
-        await self._doors.disk.submit(Job(puts=released, before=lambda: self._doors.specs.remove(uid)))
+        # Of a claim that was refused a row may still be owed its end: no start may find it once this is answered.
+        job = Job(puts=released, settles=(uid,), before=lambda: self._doors.specs.remove(uid))
+        await self._doors.disk.submit(job)
         for claim in released:
             self._books.enact(Change(put_claims=(claim,)))
             kv(_LOG, logging.INFO, "claim released", claim=f"{claim.namespace}/{claim.name}", claim_uid=uid)

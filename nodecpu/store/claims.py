@@ -63,7 +63,8 @@ class Job:
     """What the disk thread does in one go. The two callables run on that thread.
 
     ``undo`` are the rows that stood where ``puts`` go, for the case that the part after fails. ``owed``: the rows
-    need no commit of their own, they go with the next one.
+    need no commit of their own, they go with the next one. ``settles``: claims of which no row may be
+    owed any more when the job is done.
     """
 
     puts: tuple[ClaimGrant, ...] = ()
@@ -72,6 +73,7 @@ class Job:
     after: Callable[[], None] | None = None
     undo: tuple[ClaimGrant, ...] = ()
     owed: bool = False
+    settles: tuple[ClaimUID, ...] = ()
 
     @property
     def needs_commit(self) -> bool:
@@ -166,13 +168,17 @@ class ClaimStore:
         puts = [(claim.uid, to_row(claim)) for job in due for claim in job.puts]
         drops = [(uid,) for job in due for uid in job.drops]
         reach("claims-commit")
-        if puts or drops:
+        if puts or drops or any(map(self.is_waiting, jobs)):
             try:
                 self._write(puts, drops)
             except StateError as err:
                 self._hurt(err)
                 raise
         reach("claims-committed")
+
+    def is_waiting(self, job: Job) -> bool:
+        """Return whether a job has to wait for a commit: for rows of its own, or for owed ones."""
+        return job.needs_commit or not self._owed_rows.keys().isdisjoint(job.settles)
 
     def close(self) -> None:
         """Close the file."""
@@ -345,10 +351,9 @@ class Disk:
             if ready:
                 self._store.commit([one.job for one in ready])
         except StateError as err:
-            for one in ready:
-                if one.job.needs_commit:
-                    _tell(one, err)
-            ready = [one for one in ready if not one.job.needs_commit]
+            waiting = [one for one in ready if self._store.is_waiting(one.job)]
+            _tell_all(waiting, err)
+            ready = [one for one in ready if one not in waiting]
         for one in ready:
             if self._step(one, one.job.after, undo=one.job):
                 _tell(one, None)

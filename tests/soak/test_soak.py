@@ -29,6 +29,14 @@ FOUND = {
         *(Event("create", number, 4, 0) for number in range(7)),
         Event("kill", 0, 0, 0),
     ],
+    "refused, its row left behind, unprepared, and allocated anew while the API server is away": [
+        Event("disk_fails", 60667, 13429, 57682),
+        Event("prepare", 28043, 23061, 42460),
+        Event("api_away", 58934, 5858, 30956),
+        Event("unprepare", 1597, 34360, 29855),
+        Event("reboot", 35001, 5801, 36784),
+        Event("prepare", 9325, 14456, 14103),
+    ],
 }
 
 

@@ -104,6 +104,22 @@ def test_row_left_by_a_spec_that_could_not_be_written_goes_as_well(
     play(scene, story)
 
 
+def test_row_left_behind_is_gone_when_its_claim_is_unprepared(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C6: it may be allocated anew then, which no start could tell from the row; others are not held up."""
+
+    async def story(node: Node) -> None:
+        await leave_row(node, monkeypatch)
+        with monkeypatch.context() as broken:
+            fail_after(node, 0, broken)
+            with pytest.raises(StateError, match="the disk is full"):
+                await node.claims.unprepare(FIRST.uid)
+            await node.claims.unprepare(SECOND.uid)
+        await node.claims.unprepare(FIRST.uid)
+        assert stored(node) == {}
+
+    play(scene, story)
+
+
 def test_row_left_behind_is_not_dropped_once_its_claim_is_prepared_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
