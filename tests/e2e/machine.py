@@ -101,6 +101,13 @@ class Machine:
             assert time.monotonic() < end, f"no {what}: {seen}\n{self.journal()}"
             time.sleep(0.1)
 
+    def until_said(self, words: str) -> None:
+        """Wait until the end of the journal, which lags behind who writes to it, has these words in it."""
+        end = time.monotonic() + BOOT_TIMEOUT_S
+        while words not in (said := self.journal()):
+            assert time.monotonic() < end, f"no word of {words}\n{said}"
+            time.sleep(0.1)
+
 
 @contextmanager
 def booted(directory: Path) -> Iterator[Machine]:

@@ -40,8 +40,7 @@ def test_role_installs_it_and_it_has_all_its_links(site: Site) -> None:
     unit = site.machine.unit("nodecpu", "ActiveState", "UnitFileState", "ProtectSystem", "NRestarts")
     assert unit == {"ActiveState": "active", "UnitFileState": "enabled", "ProtectSystem": "strict", "NRestarts": "0"}
     site.machine.ok("systemd-analyze", "security", "--no-pager", "--threshold=20", "nodecpu.service")
-    links = Node(site.machine).link_states()
-    assert links == dict.fromkeys(links, "connected")
+    Node(site.machine).await_links(restarts=0)
 
 
 def test_claim_of_a_whole_node_has_what_is_not_reserved(node: Node) -> None:

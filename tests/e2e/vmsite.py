@@ -102,11 +102,6 @@ class Node:
         """Return the daemon's version."""
         return str(json.loads(self.machine.ok("nodecpu", "status", "--json"))["version"])
 
-    def link_states(self) -> dict[str, str]:
-        """Return how each of the daemon's links is."""
-        links = json.loads(self.machine.ok("nodecpu", "status", "--json"))["links"]
-        return {name: link["state"] for name, link in links.items()}
-
     def start(self, name: str, *claims: str, **more: object) -> tuple[str, str]:
         return _runs_on(self.ask("start", name=name, claims=list(claims), **more))
 
