@@ -153,6 +153,11 @@ def test_what_alerts_go_by_is_there_before_anything_has_happened() -> None:
     assert found["nodecpu_start_time_seconds", ""] == 1e9
 
 
+def test_start_that_the_daemon_does_not_tell_is_not_told_as_1970() -> None:
+    assert n4c16().counters.started_at == 0
+    assert b"\nnodecpu_start_time_seconds " not in render(n4c16())
+
+
 def test_whether_devices_are_published_is_told_where_there_is_an_api_server() -> None:
     assert samples(render(n4c16()))["nodecpu_published", ""] == 0
     assert samples(render(msgspec.structs.replace(n4c16(), published=True)))["nodecpu_published", ""] == 1

@@ -153,12 +153,17 @@ def test_config_check_lists_every_mistake(tmp_path: Path, capsys: Output) -> Non
     assert hint.startswith("hint: ")
 
 
-@pytest.mark.parametrize(("text", "code", "mistakes"), [("", 0, 0), ("a = 1\n[nri]\nb = 2\n", 78, 2)])
+@pytest.mark.parametrize(
+    ("text", "code", "mistakes"),
+    [("", 0, 0), ("a = 1\n[nri]\nb = 2\n", 78, 2), (None, 78, 1)],
+    ids=["right", "wrong", "none"],
+)
 def test_config_check_tells_as_json_what_it_tells_in_words(
-    tmp_path: Path, capsys: Output, text: str, code: int, mistakes: int
+    tmp_path: Path, capsys: Output, text: str | None, code: int, mistakes: int
 ) -> None:
     file = tmp_path / "nodecpu.toml"
-    file.write_text(text)
+    if text is not None:
+        file.write_text(text)
     assert main(["config", "check", "--json", str(file)]) == code
     told = json.loads(capsys.readouterr().out)
     assert (told["file"], len(told["mistakes"])) == (str(file), mistakes)

@@ -60,6 +60,8 @@ def test_holder_that_shares_is_told_how_to_be_alone() -> None:
     holder = msgspec.structs.replace(n4c16().containers[0], group="shared", claim_uids=("uid-shop-web",))
     (one,) = explained(msgspec.structs.replace(n4c16(), containers=(holder,)), holder.pod)
     assert one.change == ("for its claims' CPUs alone: no CPU request beside them, or one that repeats the claims",)
+    (alone,) = explained(n4c16(), holder.pod)
+    assert alone.change == ()
 
 
 def test_shared_container_tells_its_pool_and_how_to_get_more() -> None:

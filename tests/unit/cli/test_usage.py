@@ -130,3 +130,6 @@ def test_neither_a_file_nor_who_asks_for_none_gets_colours(monkeypatch: pytest.M
     assert takes_colour()
     monkeypatch.setenv("NO_COLOR", "1")
     assert not takes_colour()
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not takes_colour()
