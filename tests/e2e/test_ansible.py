@@ -228,6 +228,15 @@ def test_drop_in_leaves_containerd_2_its_own_settings(tmp_path: Path) -> None:
         assert (plugins[NRI]["disable"], plugins[NRI]["plugin_request_timeout"]) == (False, "9s")
 
 
+def test_version_of_containerds_file_stands_above_its_tables(tmp_path: Path) -> None:
+    """What a plugin calls its version is not that of the file, which the role refuses as one of version 1."""
+    plays, play = writer(tmp_path, "containerd.j2", "v2.1.9")
+    texts = {1: "[plugins.other]\nversion = 2\n", 3: "imports = []\nversion = 3\n[plugins.other]\nversion = 2\n"}
+    files = [{"dest": str(tmp_path / f"{number}.toml"), "text": text} for number, text in texts.items()]
+    plays.right(play, files=files)
+    assert [tomllib.loads(Path(one["dest"]).read_text())["version"] for one in files] == list(texts)
+
+
 def test_runtime_without_nri_is_told_of_unless_it_is_to_be_configured(site: Site) -> None:
     """Debian 13's own containerd, as its package sets it up."""
     assert site.machine.ok("containerd", "--version").split()[2].startswith("1.7.")
