@@ -32,7 +32,10 @@ _MOST_OUTPUT: Final = 16 << 20
 _CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 _NRI: Final = "io.containerd.nri.v1.nri"
 _OLD_FORMS: Final = (1, 2)
-"""Versions of containerd's configuration with the older table. Source: containerd docs/PLUGINS.md, version header."""
+"""Versions of containerd's configuration with the older table; a file that says none is of version 1.
+
+Source: containerd docs/PLUGINS.md, version header.
+"""
 
 Run = Callable[[Sequence[str]], str]
 
@@ -219,7 +222,7 @@ def _containerd(config: Values, files: tuple[str, ...], wrong: tuple[str, ...]) 
         files=files,
         wrong=wrong,
         nri_disabled=_NRI in disabled,
-        cri_table=_CRI[1] if config.get("version") in _OLD_FORMS else _CRI[0],
+        cri_table=_CRI[1] if config.get("version", 1) in _OLD_FORMS else _CRI[0],
         nri=False if _NRI in disabled else not nri if isinstance(nri, bool) else None,
         cdi=cdi if isinstance(cdi, bool) else None,
         cdi_dirs=texts(cri, "cdi_spec_dirs"),

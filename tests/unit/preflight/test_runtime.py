@@ -48,6 +48,11 @@ def test_old_containerd_has_nri_and_cdi_off_by_default(tmp_path: Path) -> None:
     assert "enable_cdi = true in [plugins.'io.containerd.grpc.v1.cri']" in findings["CDI in the runtime"].remedy
 
 
+def test_file_that_says_no_version_has_the_older_tables(tmp_path: Path) -> None:
+    write(tmp_path, "etc/containerd/config.toml", "[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = false\n")
+    assert "in [plugins.'io.containerd.grpc.v1.cri']" in found(tmp_path, NEW)["CDI in the runtime"].remedy
+
+
 def test_old_containerd_with_both_on_is_right_but_for_its_age(tmp_path: Path) -> None:
     text = (
         "version = 2\n[plugins.'io.containerd.nri.v1.nri']\ndisable = false\n"
