@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nodecpu.admin.state import Cache, Core, Machine, MemoryNode, Numa, Socket
 from nodecpu.cpuset import CpuSet, union
-from nodecpu.topology.model import Topology
+from nodecpu.topology.model import Group, Topology
 
 
 def machine_of(topology: Topology) -> Machine:
@@ -25,6 +25,7 @@ def machine_of(topology: Topology) -> Machine:
 
 
 def _numa(topology: Topology, within: CpuSet) -> Iterator[Numa]:
+    l3, cores = _inside(topology.l3, within), _inside(topology.cores, within)
     for node in topology.numa:
         cpus = node.cpus & within
         if cpus:
@@ -32,19 +33,21 @@ def _numa(topology: Topology, within: CpuSet) -> Iterator[Numa]:
                 id=node.id,
                 memory=node.kind.value,
                 memory_bytes=node.size_bytes,
-                caches=tuple(_caches(topology, cpus)),
+                caches=tuple(_caches(_inside(l3, cpus), _inside(cores, cpus), cpus)),
             )
 
 
-def _caches(topology: Topology, within: CpuSet) -> Iterator[Cache]:
-    for group in topology.l3:
-        if cores := _cores(topology, group.cpus & within):
-            yield Cache(label=group.label, cores=cores)
-    if cores := _cores(topology, within - union(group.cpus for group in topology.l3)):
-        yield Cache(label="", cores=cores)
+def _caches(l3: Sequence[Group], cores: Sequence[Group], within: CpuSet) -> Iterator[Cache]:
+    for group in l3:
+        yield Cache(label=group.label, cores=_cores(cores, group.cpus & within))
+    if rest := within - union(group.cpus for group in l3):
+        yield Cache(label="", cores=_cores(cores, rest))
 
 
-def _cores(topology: Topology, within: CpuSet) -> tuple[Core, ...]:
-    if not within:
-        return ()
-    return tuple(Core(label=core.label, cpus=str(core.cpus & within)) for core in topology.cores if core.cpus & within)
+def _cores(cores: Sequence[Group], within: CpuSet) -> tuple[Core, ...]:
+    return tuple(Core(label=core.label, cpus=str(core.cpus & within)) for core in _inside(cores, within))
+
+
+def _inside(groups: Iterable[Group], within: CpuSet) -> Sequence[Group]:
+    """Return the groups with CPUs there: what a level holds is looked for among those of the level above alone."""
+    return [group for group in groups if group.cpus & within]
