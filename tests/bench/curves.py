@@ -150,7 +150,7 @@ def main(directory: Path) -> None:
         (directory / f"costs-by-{name}.svg").write_text(chart.svg())
         for one in series:
             values = ", ".join(f"{x:g}: {y:.2f}" for x, y in one.points)
-            sys.stdout.write(f"| {across} | {one.name} | {one.exponent:.2f} | {values} |\n")
+            sys.stdout.write(f"| {across} | {one.name} | {one.exponent:z.2f} | {values} |\n")
         sys.stdout.flush()
 
 

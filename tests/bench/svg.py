@@ -58,7 +58,7 @@ class Chart:
         labels = _apart([y_axis.at(one.points[-1][1]) for one in self.series])
         for one, colour, label in zip(self.series, _COLOURS, labels, strict=False):
             parts += _line([(x_axis.at(x or nought), y_axis.at(y)) for x, y in one.points], colour)
-            parts.append(_text(_WIDTH - _RIGHT + 12, label + 4, f"{one.name} ^{one.exponent:.2f}", f"fill='{colour}'"))
+            parts.append(_text(_WIDTH - _RIGHT + 12, label + 4, f"{one.name} ^{one.exponent:z.2f}", f"fill='{colour}'"))
         head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' font-family='sans-serif'"
         ground = "<rect width='100%' height='100%' fill='white'/>"
         return "\n".join((f"{head} font-size='12'>", ground, *parts, "</svg>")) + "\n"
