@@ -12,11 +12,10 @@ import errno
 import fcntl
 import logging
 import os
-import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from nodecpu.errors import StateError
@@ -25,6 +24,9 @@ from nodecpu.log import kv
 _LOG = logging.getLogger(__name__)
 
 _UNREADABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_UNKNOWN_FORMAT = "unsupported file format"
+"""What SQLite says of a damaged schema format number; it has no code of its own. Source: sqlite3 prepare.c."""
+
 _REFUSED = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _REFUSED_BY_KERNEL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _PRIMARY = 0xFF
@@ -194,7 +196,7 @@ def open_database(path: Path, *, migrations: Sequence[str], synced: bool) -> sql
         _set_up(connection, path, migrations, synced=synced)
     except sqlite3.Error as err:
         connection.close()
-        if kind_of(err) in _UNREADABLE:
+        if kind_of(err) in _UNREADABLE or str(err) == _UNKNOWN_FORMAT:
             raise UnreadableError(f"cannot use the database {path}: {err}", hint=_SET_ASIDE_HINT) from err
         raise failure(path, err) from err
     except UnicodeDecodeError as err:  # of a message that quotes what is damaged
@@ -224,15 +226,29 @@ def _set_up(connection: sqlite3.Connection, path: Path, migrations: Sequence[str
             f"{path} is of schema {version}, this version knows up to {len(migrations)}",
             hint="install the newer version again, or drain the node and move the file away",
         )
-    tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    ours = set(re.findall(r"CREATE TABLE (\w+)", " ".join(migrations[:version])))
-    if not ours <= tables or (tables and not version):
+    tables = _tables(connection)
+    if version < 0 or not _tables_of(migrations[:version]).items() <= tables.items() or (tables and not version):
         raise UnreadableError(f"the database {path} is not ours: it holds {', '.join(sorted(tables)) or 'nothing'}")
     (sound,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if sound != "ok":
         raise UnreadableError(f"the database {path} is damaged: {str(sound)[:200]}")
     for number, script in enumerate(migrations[version:], start=version + 1):
         connection.executescript(f"BEGIN; {script}; PRAGMA user_version={number}; COMMIT;")
+
+
+def _tables_of(migrations: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the tables that migrations make, with the names of their columns."""
+    with closing(connected(":memory:")) as made:
+        for script in migrations:
+            made.executescript(script)
+        return _tables(made)
+
+
+def _tables(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    """Return the tables of a database, with the names of their columns."""
+    names = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    columns = {name: connection.execute("SELECT name FROM pragma_table_info(?)", (name,)).fetchall() for name in names}
+    return {name: tuple(str(column) for (column,) in found) for name, found in columns.items()}
 
 
 def open_to_read(path: Path) -> int:

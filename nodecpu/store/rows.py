@@ -52,7 +52,7 @@ def from_row(kind: type[Row], key: str, row: bytes) -> Row:
     """Return the value of a stored row; raises StateError naming the row's key."""
     try:
         return msgspec.json.decode(row, type=kind, dec_hook=_decode)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as err:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as err:  # TypeError: a number, say
         raise StateError(
             f"stored row {key} cannot be read: {err}", hint="it was written by another version or changed by hand"
         ) from err

@@ -103,6 +103,53 @@ def test_somebody_elses_database_is_set_aside(tmp_path: Path, version: int) -> N
     assert len(copies(path)) == 1
 
 
+@pytest.mark.parametrize("version", [-1, -(2**31)])
+def test_a_version_that_never_was_is_damage(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "claims.db"
+    filled(path, 1)
+    with sqlite3.connect(path) as db:
+        db.execute(f"PRAGMA user_version={version}")
+    db.close()
+    store = ClaimStore(path)
+    assert (store.load(), store.is_rebuilt) == ((), True)
+    store.close()
+
+
+@pytest.mark.parametrize("word", [b"(key TEXT", b"value TEXT", b"(uid TEXT", b"row BLOB"])
+def test_a_flipped_bit_in_the_name_of_a_column_has_the_file_set_aside(tmp_path: Path, word: bytes) -> None:
+    """U38: SQLite takes it for sound, and each start would fail at the first query."""
+    path = tmp_path / "claims.db"
+    data = bytearray(filled(path, 1))
+    data[data.index(word) + 1] ^= 0x02
+    path.write_bytes(data)
+    store = ClaimStore(path)
+    assert (store.load(), store.meta("boot_id"), store.is_rebuilt) == ((), None, True)
+    store.close()
+    assert len(copies(path)) == 1
+
+
+def test_a_damaged_schema_format_has_the_file_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "claims.db"
+    data = bytearray(filled(path, 1))
+    data[47] ^= 0x80  # the schema format number. Source: sqlite.org/fileformat2.html, 1.3.10
+    path.write_bytes(data)
+    store = ClaimStore(path)
+    assert (store.load(), store.is_rebuilt) == ((), True)
+    store.close()
+
+
+def test_a_row_that_has_become_a_number_costs_itself_alone(tmp_path: Path) -> None:
+    """U38: a flipped bit can make an integer of it, for all that the column says."""
+    path = tmp_path / "claims.db"
+    filled(path, 2)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE claims SET row = 7 WHERE uid LIKE '00000001%'")
+    db.close()
+    store = ClaimStore(path)
+    assert (len(store.load()), store.is_rebuilt) == (1, True)
+    store.close()
+
+
 def test_a_cut_file_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "claims.db"
     whole = filled(path)
