@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import combinations
 
 from nodecpu.cpuset import NO_NODES, CpuSet, NodeSet
 from nodecpu.policy.tree import Named, build_tree
@@ -58,11 +59,11 @@ class Pool:
 class PoolTree:
     """All pools of a node; parents come before their children, index 0 is the root.
 
-    ``parents`` are the pools but the root with their parents, as indexes. ``cores`` are its cores' CPUs,
-    ``memory_bytes`` the sizes of its memory nodes.
+    ``parents`` are the pools but the root with their parents, as indexes, ``memory_bytes`` the sizes of its memory
+    nodes. It is told the CPUs of each core.
     """
 
-    __slots__ = ("_by_name", "_memory", "_sizes", "cores", "memory_bytes", "parents", "pools", "usable")
+    __slots__ = ("_by_name", "_memory", "_sizes", "_threads", "memory_bytes", "parents", "pools", "usable")
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class PoolTree:
         self.pools = tuple(pools)
         self.parents = tuple((pool.index, pool.ancestors[1]) for pool in self.pools[1:])
         self.usable = usable
-        self.cores = tuple(core.mask for core in cores)
+        self._threads = _threads_apart(cores)
         self._by_name = {pool.name: pool for pool in self.pools}
 
     @property
@@ -115,11 +116,10 @@ class PoolTree:
 
     def one_thread_each(self, cpus: CpuSet) -> CpuSet:
         """Return the lowest of the CPUs of every core that these are of."""
-        mask = cpus.mask
-        for core in self.cores:
-            part = core & mask
-            mask &= ~part | (part & -part)
-        return CpuSet.from_mask(mask)
+        left = cpus.mask
+        for apart, lower in self._threads.items():
+            left &= ~((cpus.mask & lower) << apart)
+        return CpuSet.from_mask(left)
 
     def upwards(self, pool: Pool) -> Iterator[Pool]:
         """Yield the pool, its parent, and so on to the root."""
@@ -170,6 +170,18 @@ def build_pools(topology: Topology, usable: Usable, levels: Sequence[Level] = AL
         )
     sizes = {node.id: node.size_bytes for node in topology.numa}
     return PoolTree(pools, usable, (core.cpus for core in topology.cores), sizes)
+
+
+def _threads_apart(cores: Iterable[CpuSet]) -> Mapping[int, int]:
+    """Return how far apart CPUs of one core are, each with the mask of the lower ones of these pairs.
+
+    A machine has few such distances and thousands of cores, which are asked about for each container.
+    """
+    lower: dict[int, int] = {}
+    for core in cores:
+        for one, other in combinations(core, 2):
+            lower[other - one] = lower.get(other - one, 0) | 1 << one
+    return lower
 
 
 def _labelled(groups: Sequence[Group]) -> list[tuple[str, CpuSet]]:

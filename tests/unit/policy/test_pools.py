@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nodecpu.cpuset import NO_CPUS, CpuSet, NodeSet
 from nodecpu.policy.pools import ALL_LEVELS, Level, Pool, PoolTree, build_pools
@@ -178,6 +181,18 @@ def test_one_thread_of_each_core_is_the_lowest_of_those_given(cpus: str, seen: s
     assert str(pools().one_thread_each(CpuSet.parse(cpus))) == seen
     single = pools(Shape(cores=3, single_cores=(1,)))
     assert str(single.one_thread_each(CpuSet.parse("1-4"))) == "1-3"
+
+
+@given(st.permutations(range(24)), st.sets(st.integers(0, 23)), st.sets(st.integers(0, 23)))
+def test_one_thread_of_each_core_is_the_lowest_however_cpus_are_numbered(
+    order: list[int], ends: set[int], cpus: set[int]
+) -> None:
+    """A: cores of any size, whose CPUs have any numbers."""
+    cuts = [0, *sorted(ends - {0}), len(order)]
+    cores = [CpuSet(order[start:end]) for start, end in pairwise(cuts)]
+    tree = PoolTree(pools().pools, pools().usable, cores)
+    lowest = [(core & CpuSet(cpus)).first() for core in cores if core & CpuSet(cpus)]
+    assert tree.one_thread_each(CpuSet(cpus)) == CpuSet(lowest)
 
 
 def test_upwards_leads_from_a_pool_to_the_root() -> None:
