@@ -80,8 +80,7 @@ class Export:
         for number, container_id in enumerate(self._listed(), start=1):
             grant = self._books.ledger.containers.get(container_id)
             if grant is None:
-                self._told.pop(container_id, None)
-                self._path(container_id).unlink(missing_ok=True)
+                self._remove(container_id)
             elif (text := export_text(self._books.ledger, grant)) != self._told.get(container_id):
                 self._rewrite(container_id, text)
             if number % _BATCH == 0:
@@ -94,6 +93,16 @@ class Export:
             kv(_LOG, logging.WARNING, "a container's file is out of date", container_id=container_id, err=error)
             return
         self._told[container_id] = text
+
+    def _remove(self, container_id: ContainerID) -> None:
+        """Remove the file of a container that is gone; one that cannot be removed is told of once, and harms nobody."""
+        is_ours = self._told.pop(container_id, None) is not None
+        try:
+            self._path(container_id).unlink(missing_ok=True)
+        except OSError as error:
+            if is_ours:
+                words = "the file of a container that is gone cannot be removed"
+                kv(_LOG, logging.WARNING, words, container_id=container_id, err=error)
 
     def _write(self, container_id: ContainerID, text: str, flags: int) -> None:
         """Put a text into the file in one write, then cut it to length: for an instant old lines may follow."""
@@ -110,7 +119,7 @@ class Export:
     def _listed(self) -> list[ContainerID]:
         try:
             return [ContainerID(name) for name in sorted(os.listdir(self._directory))]  # noqa: PTH208 - names alone
-        except FileNotFoundError:
+        except OSError:  # none was made yet; or it is told where one cannot be
             return []
 
     def _path(self, container_id: ContainerID) -> Path:

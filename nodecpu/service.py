@@ -333,8 +333,8 @@ class Service:
         if claim is None or not claim.unproven:
             return
         holders = tuple(grant.id for grant in self.books.ledger.holders(uid))
-        self._unproven |= {one: self._listed[one] for one in holders if one in self._listed}
         self.books.enact(Change(drop_containers=holders))
+        self._unproven |= {one: self._listed[one] for one in holders if one in self._listed}
         self.books.enact(Change(drop_claims=(uid,)))
         kv(_LOG, logging.WARNING, "claim not confirmed, its CPUs are free again", claim_uid=uid, cpus=claim.cpus)
         self._watchers.freed()

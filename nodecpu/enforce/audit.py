@@ -21,6 +21,7 @@ from nodecpu.cpuset import CpuSet
 from nodecpu.enforce.causes import WORDS, cause_of
 from nodecpu.enforce.cgroups import Cgroups
 from nodecpu.enforce.strangers import Strangers
+from nodecpu.errors import StateError
 from nodecpu.ids import ContainerID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
@@ -279,11 +280,18 @@ class Audit:
         self._fights.keep(frozenset(ids), asyncio.get_running_loop().time())
         self._contested &= set(ids)
         await self._look_for_strangers()
-        ledger = self._service.books.ledger
-        self._service.release_over([uid for uid, claim in ledger.claims.items() if claim.released])
+        self._release_over()
         if not self.is_aside():
             self._service.check_quotas()
         self.after_walk()
+
+    def _release_over(self) -> None:
+        """Drop released claims whose containers are gone; what cannot be recorded is tried again at the next walk."""
+        ledger = self._service.books.ledger
+        try:
+            self._service.release_over([uid for uid, claim in ledger.claims.items() if claim.released])
+        except StateError as err:
+            kv(_LOG, logging.ERROR, "released claims keep their CPUs, it is tried again", err=err)
 
     def _compare(self, container_id: ContainerID) -> tuple[ContainerGrant, Seen] | None:
         """Return a container that was right and is not any more, with what it runs on now."""

@@ -2,7 +2,8 @@
 
 The cycle: list, tell what is there, watch from the list's resource version, tell what changes. A watch that ends is
 taken up where it stopped; one whose past the server has forgotten (410) starts the cycle again. Failures wait ever
-longer, with jitter: a thousand nodes must not come back in step after an outage.
+longer, with jitter: a thousand nodes must not come back in step after an outage. What the sink could not record is told
+again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from nodecpu.errors import LinkError, NodeCpuError
+from nodecpu.errors import LinkError, NodeCpuError, StateError
 from nodecpu.kube.client import Api, ApiError
 from nodecpu.log import kv
 
@@ -47,7 +48,10 @@ class Change(Enum):
 
 
 class WatchSink(Protocol):
-    """Who is told, on the loop. Objects are JSON; one that cannot be read is the sink's to report."""
+    """Who is told, on the loop. Objects are JSON; one that cannot be read is the sink's to report.
+
+    StateError: it could not be recorded.
+    """
 
     def listing(self) -> None:
         """Take it that all objects are asked for now."""
@@ -143,7 +147,7 @@ class Watcher:
                 if not self._version:
                     await self._list()
                 await self._watch()
-            except (LinkError, ApiError) as error:
+            except (LinkError, ApiError, StateError) as error:
                 least_s = asked_to_wait_s(error)
                 if isinstance(error, ApiError) and error.status == _GONE:
                     self._version = ""

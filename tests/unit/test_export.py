@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+
+import pytest
 
 from nodecpu.export import IN_CONTAINER, Export
 from nodecpu.ids import ContainerID
@@ -141,6 +144,28 @@ def test_file_that_cannot_be_written_refuses_no_container() -> None:
         node.service.pod_seen(pod.spec)
         assert node.service.create_container(pod.sandbox, pod.container("c1")).mount is None
         assert export.create(ContainerID("../c1")) is None
+
+    play(story)
+
+
+def test_file_that_cannot_be_removed_or_listed_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """X1: whatever stands in the directory, or in its place; it is told once."""
+
+    async def story(node: Node, export: Export, place: Path) -> None:
+        (place / "not-ours").mkdir(parents=True)
+        pod = PodShape(number=1)
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c1"))
+        (place / "c1").unlink()
+        (place / "c1").mkdir()
+        node.service.books.enact(Change(drop_containers=(ContainerID("c1"),)))
+        await export.refresh()
+        await export.refresh()
+        words = "the file of a container that is gone cannot be removed"
+        assert [record.message for record in caplog.records].count(words) == 1
+        shutil.rmtree(place)
+        place.write_text("in the way")
+        await export.refresh()
 
     play(story)
 

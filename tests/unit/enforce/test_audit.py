@@ -522,3 +522,27 @@ def test_delay_from_sending_to_reading_back_is_measured(scene: Scene, *, is_safe
         assert list(shown.delays) == [means]
 
     play(scene, story, is_safe=is_safe, period_s=0.05)
+
+
+def test_a_walk_goes_on_where_a_released_claim_cannot_be_dropped(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R1, C12, U42: the file system of the books is full; the claim is over as soon as there is room again."""
+
+    async def story(node: Node, audit: Audit, kernel: Kernel, _: Unasked) -> None:
+        pod, wanted = PodShape(number=2, claims=("claim-2",)), claim(2, ("cpudevnuma000", 2))
+        await node.prepare(wanted)
+        node.service.pod_seen(pod.spec)
+        node.create(pod.sandbox, pod.container("c2", node.env_of(wanted.uid)))
+        await node.claims.unprepare(wanted.uid)
+        node.runtime.processes[ContainerID("c2")].is_alive = False
+        database = node.started.container_store._db
+        database.execute("PRAGMA query_only=1")
+        await walked(audit, 2)
+        assert wanted.uid in node.service.books.ledger.claims
+        assert "released claims keep their CPUs, it is tried again" in caplog.text
+        database.execute("PRAGMA query_only=0")
+        await walked(audit, 2)
+        assert wanted.uid not in node.service.books.ledger.claims
+
+    play(scene, story, period_s=0.02)

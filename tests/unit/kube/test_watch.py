@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 import msgspec
 import pytest
 
-from nodecpu.errors import LinkError
+from nodecpu.errors import LinkError, StateError
 from nodecpu.kube.client import ApiError
 from nodecpu.kube.watch import Backoff, Change, Watcher
 
@@ -87,9 +87,9 @@ def error(code: int) -> bytes:
     return json.dumps({"type": "ERROR", "object": {"code": code, "message": "no", "reason": "Expired"}}).encode()
 
 
-def play(*steps: Sequence[bytes] | Exception) -> tuple[list[str], list[str]]:
+def play(*steps: Sequence[bytes] | Exception, sink: Told | None = None) -> tuple[list[str], list[str]]:
     """Return what the sink was told, and the resource versions asked for ("list" for a list)."""
-    api, told = ScriptedApi(*steps), Told()
+    api, told = ScriptedApi(*steps), sink or Told()
 
     async def main() -> None:
         with pytest.raises(Finished):
@@ -136,6 +136,40 @@ def test_other_failures_are_taken_up_where_it_stood(failure: Sequence[bytes] | E
     words, asked = play(AWAY, page("5", "a"), [event("ADDED", "b", "6")], failure, [event("ADDED", "c", "7")])
     assert words == ["listed a", "ADDED b", "ADDED c"]
     assert asked == ["list", "list", "5", "6", "6", "7"]
+
+
+class FullDisk(Told):
+    """Cannot record what it is told at the first ``failures``, or once of the object ``full_at``."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self._failures = failures
+        self.full_at = ""
+
+    def listed(self, objects: Sequence[msgspec.Raw], version: str) -> None:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise StateError("the database failed: database or disk is full")
+        super().listed(objects, version)
+
+    def changed(self, change: Change, value: msgspec.Raw) -> None:
+        if self._name(value) == self.full_at:
+            self.full_at = ""
+            raise StateError("the database failed: database or disk is full")
+        super().changed(change, value)
+
+
+def test_what_cannot_be_recorded_is_told_again() -> None:
+    """R1, U42: a full file system under the books ends nobody, and nothing of the pods is missed."""
+    told, again = event("ADDED", "b", "6"), event("MODIFIED", "b", "7")
+    words, asked = play(page("5", "a"), page("5", "a"), [told, again], sink=FullDisk(1))
+    assert words == ["listed a", "ADDED b", "MODIFIED b"]
+    assert asked == ["list", "list", "5", "7"]
+    sink = FullDisk(0)
+    sink.full_at = "b"
+    words, asked = play(page("5"), [told], [told, again], sink=sink)
+    assert words == ["listed ", "ADDED b", "MODIFIED b"]
+    assert asked == ["list", "5", "5", "7"]
 
 
 def test_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
