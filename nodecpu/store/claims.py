@@ -2,7 +2,8 @@
 
 A job is: something before the commit, rows to put and drop, something after it. Jobs that wait together share one
 commit. If the part before fails, nothing is written; if the part after fails, the rows put are taken back: whoever
-waits gets the error, and nothing has happened. Jobs without rows need no commit, so they do not fail with the others.
+waits gets the error, and nothing has happened. Jobs without rows need no commit, so they do not fail with the others;
+they are done whole in their turn: what a later job removes is not written again by an earlier one.
 
 On a file system that takes nothing the store is read all the same, past it if need be. What a start writes is owed
 then, and so are rows that cannot be taken back or that may go later: each commit carries what is owed, or fails. So
@@ -74,6 +75,11 @@ class Job:
     undo: tuple[ClaimGrant, ...] = ()
     owed: bool = False
     settles: tuple[ClaimUID, ...] = ()
+
+    @property
+    def has_rows(self) -> bool:
+        """Return whether a commit may be due before the part after."""
+        return bool(self.puts or self.drops or self.settles)
 
     @property
     def needs_commit(self) -> bool:
@@ -346,7 +352,14 @@ class Disk:
             yield batch
 
     def _run_batch(self, batch: list[_Queued]) -> None:
-        ready = [one for one in batch if self._step(one, one.job.before)]
+        ready = []
+        for one in batch:
+            if not self._step(one, one.job.before):
+                continue
+            if one.job.has_rows:
+                ready.append(one)
+            elif self._step(one, one.job.after):
+                _tell(one, None)
         try:
             if ready:
                 self._store.commit([one.job for one in ready])

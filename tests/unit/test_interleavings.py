@@ -15,6 +15,7 @@ from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import ContainerState, QoS
 from nodecpu.policy.grants import ClaimGrant
 from nodecpu.policy.plan import Change
+from nodecpu.store.claims import Job
 from tests.node import Node, PodShape, Scene, claim, play
 
 NODES = [f"cpudevnuma{number:03d}" for number in range(4)]
@@ -268,6 +269,34 @@ def test_a_spec_that_is_being_removed_is_not_written_again(scene: Scene) -> None
         grants, used = node.claims.specs_due()
         await under_way
         node.specs.restore(grants, used=used)
+        assert node.specs.claims() == ()
+
+    play(scene, story)
+
+
+def test_a_spec_that_is_removed_behind_a_restore_in_the_queue_is_not_written_again(scene: Scene) -> None:
+    """C11, C12: the disk is slow, and both wait for it together."""
+    wanted = claim(1, (NODES[1], 2))
+
+    async def story(node: Node) -> None:
+        await node.prepare(wanted)
+        begun, gate = threading.Event(), threading.Event()
+
+        def hold_up() -> None:
+            begun.set()
+            gate.wait(10)
+
+        def restore() -> None:
+            node.specs.restore(grants, used=used)
+
+        slow = node.disk.submit(Job(after=hold_up))
+        await asyncio.to_thread(begun.wait, 10)
+        grants, used = node.claims.specs_due()
+        restored = node.disk.submit(Job(after=restore))
+        under_way = asyncio.create_task(node.claims.unprepare(wanted.uid))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(slow, restored, under_way)
         assert node.specs.claims() == ()
 
     play(scene, story)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,30 @@ def test_a_failing_job_does_not_touch_those_that_share_its_commit(tmp_path: Path
         assert store.load() == (CLAIM,)
 
     play(tmp_path, story)
+
+
+def test_work_without_rows_is_not_overtaken_by_what_is_queued_behind_it(tmp_path: Path) -> None:
+    """C11, C12: files written because they were missing come before an unprepare that removes one of them."""
+    done: list[str] = []
+    begun, gate = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        begun.set()
+        gate.wait(10)
+
+    async def story(disk: Disk, _: ClaimStore) -> None:
+        slow = disk.submit(Job(after=hold_up))
+        await asyncio.to_thread(begun.wait, 10)
+        jobs = [
+            disk.submit(Job(before=lambda: done.append("look"), after=lambda: done.append("restore"))),
+            disk.submit(Job(puts=(CLAIM,), before=lambda: done.append("remove"), after=lambda: done.append("written"))),
+            disk.submit(Job(after=lambda: done.append("look again"))),
+        ]
+        gate.set()
+        await asyncio.gather(slow, *jobs)
+
+    play(tmp_path, story)
+    assert done == ["look", "restore", "remove", "look again", "written"]
 
 
 def test_a_failing_database_fails_everybody_and_changes_nothing(tmp_path: Path) -> None:
