@@ -19,6 +19,7 @@ from nodecpu.policy.ledger import Ledger, gives_way
 from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import Pool
 from nodecpu.policy.requests import Request
+from nodecpu.topology.model import MemoryKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,12 @@ def memory_for(ledger: Ledger, home: Pool, request: Request) -> Given:
     note = f"no {' or '.join(missing)} memory near {home.name}" if missing else ""
     pool = home
     if request.memory_bytes:
-        rooms = memory_room(ledger, request)
-        fitting = (one for one in ledger.tree.upwards(home) if rooms[one.index] >= request.memory_bytes)
-        pool = next(fitting, ledger.tree.root)
+        stays = request.qos is QoS.GUARANTEED
+        pool = ledger.tree.root
+        for inner in reversed([*ledger.tree.upwards(home)]):  # down from the root, as far as it fits
+            if _excess(ledger, inner.zone(kinds), stays=stays) + request.memory_bytes > 0:
+                break
+            pool = inner
     mems = pool.zone(kinds)
     if mems != home.zone(kinds):
         note = f"memory of {pool.name}, that of {home.name} is full"
@@ -65,11 +69,7 @@ def memory_for(ledger: Ledger, home: Pool, request: Request) -> Given:
 
 def _excess(ledger: Ledger, nodes: NodeSet, *, stays: bool = False) -> int:
     """Return by how many bytes a zone is over-committed, below 0 what is left; ``stays``: without what gives way."""
-    outside = ~nodes.mask
-    used = sum(
-        size for (mask, movable), size in ledger.memory.items() if not mask & outside and not (stays and movable)
-    )
-    return used - ledger.tree.size_of(nodes)
+    return ledger.memory_within(nodes, stays=stays) - ledger.tree.size_of(nodes)
 
 
 def make_memory_room(ledger: Ledger, grant: ContainerGrant) -> tuple[ContainerGrant, ...]:
@@ -79,8 +79,11 @@ def make_memory_room(ledger: Ledger, grant: ContainerGrant) -> tuple[ContainerGr
     """
     if grant.qos is not QoS.GUARANTEED or not grant.memory_bytes or not grant.mems:
         return ()
-    zones = {pool.zone(grant.memory_kinds) for pool in ledger.tree.pools}
-    around = sorted((nodes for nodes in zones if grant.mems <= nodes), key=lambda nodes: (len(nodes), nodes.mask))
+    zones = (pool.zone(grant.memory_kinds) for pool in ledger.tree.pools)
+    # Nothing is wider than all there is, and limits often come to more than that: nobody needs to be looked at then.
+    everything = ledger.tree.root.zone(tuple(MemoryKind))
+    within = {nodes for nodes in zones if grant.mems <= nodes and not everything <= nodes}
+    around = sorted(within, key=lambda nodes: (len(nodes), nodes.mask))
     if all(_excess(ledger, nodes) + grant.memory_bytes <= 0 for nodes in around):
         return ()
     trial = ledger.copy()

@@ -50,6 +50,8 @@ class Pool:
 
     def zone(self, kinds: Sequence[MemoryKind]) -> NodeSet:
         """Return its memory nodes of these kinds; where it has none of them, or none are named, ``mems``."""
+        if not kinds:
+            return self.mems
         nodes = NO_NODES
         for kind in kinds:
             nodes |= self.memory.get(kind, NO_NODES)

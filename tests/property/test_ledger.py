@@ -121,6 +121,10 @@ def agree(ledger: Ledger, model: Model, held: CpuSet) -> None:
             where = one.mems.mask, one.qos is QoS.BURSTABLE and not one.links
             memory[where] = memory.get(where, 0) + one.memory_bytes
     assert ledger.memory == memory
+    for nodes in {pool.mems for pool in ledger.tree.pools}:
+        inside = [(moves, size) for (mask, moves), size in memory.items() if not mask & ~nodes.mask]
+        assert ledger.memory_within(nodes) == sum(size for _, size in inside)
+        assert ledger.memory_within(nodes, stays=True) == sum(size for moves, size in inside if not moves)
     assert [wrong for wrong in violations(ledger) if "is linked to claim" not in wrong] == []
 
 

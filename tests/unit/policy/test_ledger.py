@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet
+from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet
 from nodecpu.ids import ContainerID, PodUID
 from nodecpu.policy.facts import QoS
 from nodecpu.policy.grants import ContainerGrant, Group, Link
@@ -233,6 +233,11 @@ class Wrong(Ledger):
         """Return a byte more than there is."""
         return {key: count + (self.where == "memory") for key, count in super().memory.items()}
 
+    def memory_within(self, nodes: NodeSet, *, stays: bool = False) -> int:
+        """Return a byte more than there is of one kind in one node."""
+        in_one = str(nodes) == "2"
+        return super().memory_within(nodes, stays=stays) + (in_one and self.where == ("stays" if stays else "all"))
+
 
 @pytest.mark.parametrize(
     ("where", "words"),
@@ -244,6 +249,8 @@ class Wrong(Ledger):
         ("lost", "pool numa 2 has lost or gained containers"),
         ("gained", "pool numa 2 has lost or gained containers"),
         ("memory", "memory counted is not that of the containers"),
+        ("stays", "memory counted in nodes 2 is not that of the containers"),
+        ("all", "memory counted in nodes 2 is not that of the containers"),
     ],
 )
 def test_wrong_sums_are_found(where: str, words: str | None) -> None:
