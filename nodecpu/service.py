@@ -140,6 +140,9 @@ class Service:
             sandbox = self._sandboxes.get(container.sandbox_id)
             if sandbox is not None:
                 self._found(sandbox, container)
+            elif container.id not in self.books.ledger.containers:
+                self._unproven[container.id] = container  # its pod was created while the runtime made its lists
+                kv(_LOG, logging.WARNING, "container left alone until its pod is told of", container_id=container.id)
         for sandbox in sandboxes:
             if asks_kubelet(self.rules, sandbox) and not self._has_all_containers(sandbox):
                 self._watchers.hinted(sandbox)  # what it told before a restart is forgotten
@@ -151,7 +154,7 @@ class Service:
 
     def run_sandbox(self, sandbox: Sandbox) -> None:
         """Note a pod sandbox; what the kubelet gave its containers is asked for where that can matter."""
-        self._sandboxes[sandbox.id] = sandbox
+        self._know(sandbox)
         if asks_kubelet(self.rules, sandbox):
             self._watchers.hinted(sandbox)
 
@@ -171,7 +174,7 @@ class Service:
         A predecessor of the same pod and name is superseded (G11). Before a refusal for want of CPUs, containers whose
         processes are gone are reclaimed, since their stop events can be late.
         """
-        self._sandboxes[sandbox.id] = sandbox
+        self._know(sandbox)
         previous = self._predecessor(sandbox, container)
         try:
             if previous is not None:
@@ -232,7 +235,9 @@ class Service:
         """Take an event about a container for a late announcement if it is unknown, else note its state."""
         known = self.books.ledger.containers.get(container.id)
         if known is None:
-            if container.state is not ContainerState.STOPPED and container.id not in self._unproven:
+            is_waiting = container.id in self._unproven and sandbox.id in self._sandboxes
+            if container.state is not ContainerState.STOPPED and not is_waiting:
+                self._unproven.pop(container.id, None)
                 self._sandboxes.setdefault(sandbox.id, sandbox)
                 self._found(sandbox, container)
                 self.tell_pending()
@@ -319,7 +324,7 @@ class Service:
     def has_strangers(self, uid: ClaimUID) -> bool:
         """Return whether a container that shows or holds a claim is of a pod that the API server has not told of."""
         sandboxes = (self._sandboxes.get(c.sandbox_id) for c in self._unproven.values() if uid in shown_by(c))
-        pods = [self.pods.of(sandbox) for sandbox in sandboxes if sandbox is not None]
+        pods = [None if sandbox is None else self.pods.of(sandbox) for sandbox in sandboxes]
         pods += [self.spec_of(grant) for grant in self.books.ledger.holders(uid)]
         return None in pods
 
@@ -468,8 +473,11 @@ class Service:
 
     @property
     def is_rebuilding(self) -> bool:
-        """Return whether containers run that the books lost and that could not be judged yet: nobody gets CPUs."""
-        return self.containers_lost and bool(self._unproven)
+        """Return whether containers run that the books lost and that could not be judged yet: nobody gets CPUs.
+
+        Those whose pods the runtime does not tell of do not count: that may be for ever.
+        """
+        return self.containers_lost and any(one.sandbox_id in self._sandboxes for one in self._unproven.values())
 
     def _require_pod(self, sandbox: Sandbox, seen: Seen) -> None:
         """Raise NotReady for a pod that is not known yet, where the books lost what its container was given."""
@@ -477,11 +485,20 @@ class Service:
         if pinned and self.containers_lost and not self.pods.are_listed and self.pods.of(sandbox) is None:
             raise NotReady(f"pod {sandbox.namespace}/{sandbox.name}: the books were lost, its spec is not known yet")
 
+    def _know(self, sandbox: Sandbox) -> None:
+        """Note a sandbox; its containers may have been told of before it."""
+        is_new = sandbox.id not in self._sandboxes
+        self._sandboxes[sandbox.id] = sandbox
+        if is_new and any(one.sandbox_id == sandbox.id for one in self._unproven.values()):
+            self._judge_unproven()
+
     def _judge_unproven(self) -> None:
         waiting, self._unproven = self._unproven, {}
         for container in waiting.values():
             sandbox = self._sandboxes.get(container.sandbox_id)
-            if sandbox is not None:
+            if sandbox is None:
+                self._unproven[container.id] = container
+            else:
                 self._found(sandbox, container)
         if len(self._unproven) < len(waiting):  # it runs already, and no reply may come for long (G9)
             self.books.pending.hurry()

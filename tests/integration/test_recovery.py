@@ -319,3 +319,59 @@ def test_a_runtime_may_tell_of_containers_before_pods_twice_late_or_never(scene:
         assert node.service.books.ledger.claims[claim(1).uid].cpus == before["c1"], "a claim outlives its containers"
 
     play(scene, story)
+
+
+def show_pod(node: Node, pod: PodShape, container_id: str) -> None:
+    node.service.run_sandbox(pod.sandbox)
+
+
+def show_container(node: Node, pod: PodShape, container_id: str) -> None:
+    node.service.container_seen(pod.sandbox, pod.container(container_id))
+
+
+def show_sibling(node: Node, pod: PodShape, container_id: str) -> None:
+    node.create(pod.sandbox, replace(pod.container(f"{container_id}b"), name="second"))
+
+
+@pytest.mark.parametrize("tell", [show_pod, show_container, show_sibling])
+def test_a_container_that_is_listed_without_its_pod_is_kept_off_what_others_own_and_placed_when_that_comes(
+    scene: Scene, tell: Callable[[Node, PodShape, str], None]
+) -> None:
+    """G9, R2, R4, U58: pod and container were made while the runtime listed first the pods and then the containers."""
+
+    async def story(node: Node) -> None:
+        await settle(node)
+        late = PodShape(number=8)
+        scene.runtime.add(late.sandbox, late.container("c8"), None)
+        sandboxes, containers = scene.runtime.listed()
+        owned = places(scene)["c1"] | places(scene)["c2"]
+        updates = node.service.synchronize([one for one in sandboxes if one != late.sandbox], containers)
+        scene.runtime.apply(updates)
+        assert places(scene)["c8"].isdisjoint(owned)
+        assert ContainerID("c8") in node.service.known_ids, "told of, so no stranger"
+        node.service.pod_seen(late.spec)
+        assert ContainerID("c8") not in node.service.books.ledger.containers
+        tell(node, late, "c8")
+        assert ContainerID("c8") in node.service.books.ledger.containers
+        node.audit()
+        placement = node.service.books.placement(ContainerID("c8"))
+        assert placement is not None
+        assert places(scene)["c8"] == placement.cpus
+        assert places(scene)["c8"].isdisjoint(owned)
+
+    play(scene, story)
+
+
+def test_a_container_whose_pod_is_never_told_of_holds_no_claim_up(scene: Scene) -> None:
+    """R2: also where the books of containers were lost."""
+
+    async def story(node: Node) -> None:
+        node.service.containers_lost = True
+        late = PodShape(number=8)
+        scene.runtime.add(late.sandbox, late.container("c8"), None)
+        node.service.synchronize([], scene.runtime.listed()[1])
+        assert await node.prepare(claim(5, (NODE1, 1)))
+        node.service.stop_container(None, late.container("c8"))
+        assert node.service.known_ids == frozenset()
+
+    play(scene, story)
