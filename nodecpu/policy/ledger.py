@@ -93,7 +93,8 @@ class Ledger:
         """
         without = self._taken | self._held
         if without != self._grantable_without:
-            self._grantable = tuple(len(self.grantable(pool.sharable)) for pool in self.tree.pools)
+            free = self.grantable(self.tree.root.sharable).mask
+            self._grantable = tuple((pool.sharable.mask & free).bit_count() for pool in self.tree.pools)
             self._grantable_without = without
         return self._grantable
 

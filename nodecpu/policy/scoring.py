@@ -40,13 +40,9 @@ class _Scorer:
         self.request = request
         self.room = survey(ledger)
         self.slices = slice_counts(ledger) if request.exclusive else ()
+        self.isolated = _isolated_counts(ledger, request) if request.exclusive else ()
         self.near = _weights(ledger, request)
         self.memory = memory_room(ledger, request) if request.memory_bytes else ()
-
-    def isolated(self, pool: Pool) -> int:
-        """Return how many free isolated CPUs can serve; 0 if they do not serve at all."""
-        wanted = self.request.isolated is not Isolated.AVOID
-        return len(isolated_for(self.ledger, pool, self.request.exclusive, wanted=wanted))
 
     def enough(self) -> list[Pool]:
         """Return the pools that have enough capacity and are where strict hints allow."""
@@ -61,7 +57,7 @@ class _Scorer:
     def _has_exclusive(self, pool: Pool) -> bool:
         """Return whether a pool has enough for a request with exclusive CPUs."""
         request = self.request
-        isolated = self.isolated(pool)
+        isolated = self.isolated[pool.index]
         if not isolated and request.isolated is Isolated.REQUIRE:
             return False
         sliced = 0 if isolated else request.exclusive
@@ -69,6 +65,13 @@ class _Scorer:
         if need and self.room.spare_mcpu[pool.index] < need:
             return False
         return self.slices[pool.index] >= sliced
+
+
+def _isolated_counts(ledger: Ledger, request: Request) -> Sequence[int]:
+    """Return by pool how many free isolated CPUs can serve; 0 where they do not serve at all."""
+    if request.isolated is Isolated.AVOID or not ledger.tree.usable.isolated:
+        return [0] * len(ledger.tree.pools)
+    return [len(isolated_for(ledger, pool, request.exclusive, wanted=True)) for pool in ledger.tree.pools]
 
 
 def _weights(ledger: Ledger, request: Request) -> Mapping[int, int]:
@@ -137,7 +140,7 @@ def _depth(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:
 
 
 def _isolated(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:
-    return [scorer.isolated(pool) for pool in pools]
+    return [scorer.isolated[pool.index] for pool in pools]
 
 
 def _sliceable(scorer: _Scorer, pools: Sequence[Pool]) -> list[int]:

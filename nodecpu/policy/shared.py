@@ -84,8 +84,10 @@ def shared_updates(ledger: Ledger, change: Change, flipped: CpuSet) -> Iterator[
 def _concerned(ledger: Ledger, flipped: CpuSet) -> Iterator[ContainerGrant]:
     """Yield the containers that may run elsewhere when these CPUs change between granted and free."""
     # A pool without free CPUs of its own runs on an ancestor's: any flip may concern it.
+    free = ledger.free(ledger.tree.root.sharable)
     for pool in ledger.tree.pools:
-        if ledger.sharers(pool) and not (pool.sharable.isdisjoint(flipped) and ledger.free(pool.sharable)):
+        untouched = pool.sharable.isdisjoint(flipped) and not pool.sharable.isdisjoint(free)
+        if not untouched and ledger.sharers(pool):
             yield from ledger.sharers(pool).values()
     reserved = ledger.tree.usable.reserved
     if not flipped.isdisjoint(reserved) or not ledger.free(reserved):
