@@ -75,9 +75,12 @@ class Fights:
         }
 
     def settle(self, container_id: ContainerID) -> bool:
-        """Note that a container given up is right after all; return whether it was one."""
+        """Note that a container given up was seen to be right; return whether it was not before.
+
+        The pause goes on: a reply has carried the wish, say, and the other one comes again.
+        """
         fight = self._fights.get(container_id)
         if fight is None or fight.until is None:
             return False
-        del self._fights[container_id]
-        return True
+        self._fights[container_id] = replace(fight, is_right=True)
+        return not fight.is_right

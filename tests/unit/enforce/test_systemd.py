@@ -68,3 +68,20 @@ def test_systemd_tells_what_it_would_write(tmp_path: Path, said: str, cpus: str 
     systemd = Systemd(command=str(script(tmp_path, f"echo '{said}'")), booted=tmp_path)
     assert asyncio.run(systemd.told(SCOPE)) == (None if cpus is None else CpuSet.parse(cpus))
     assert asyncio.run(systemd.told("/kubepods/besteffort/pod1/abc")) is None
+
+
+@pytest.mark.parametrize(("left_alone_s", "calls"), [(3600.0, 1), (0.0, 2)])
+def test_a_systemd_that_does_not_answer_is_left_alone_for_a_while(
+    tmp_path: Path, left_alone_s: float, calls: int
+) -> None:
+    """E1: hundreds of containers that are to be widened do not wait for it one after the other."""
+    said = tmp_path / "said"
+    command = str(script(tmp_path, f'echo "$1" >> {said}; exec sleep 3600'))
+    systemd = Systemd(command=command, booted=tmp_path, timeout_s=1.0, left_alone_s=left_alone_s)
+
+    async def story() -> None:
+        assert not await systemd.set_cpuset(SCOPE, WANTED)
+        assert await systemd.told(SCOPE) is None
+
+    asyncio.run(story())
+    assert len(said.read_text().splitlines()) == calls

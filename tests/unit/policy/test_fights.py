@@ -100,12 +100,26 @@ def test_containers_that_are_gone_and_pauses_that_are_over_are_forgotten() -> No
     assert list(fights.given_up) == []
 
 
-@given(gaps=st.lists(st.floats(0, 2 * PAUSE_S), max_size=60))
-def test_never_more_rounds_within_a_window_than_there_may_be(gaps: list[float]) -> None:
-    """E1: whatever the rhythm of the other one."""
+def test_pause_goes_on_for_who_was_right_in_between() -> None:
+    """E1: replies carry the wish all the same, and the other one comes again after each of them."""
+    fights, now = fought(MOST)
+    assert fights.settle(ONE)
+    assert list(fights.given_up) == []
+    fights.found(ONE, is_right=False)
+    assert list(fights.given_up) == [ONE]
+    assert not fights.may_write(ONE, WANTED, now + PAUSE_S - 1)
+    assert fights.settle(ONE)
+    assert fights.may_write(ONE, WANTED, now + PAUSE_S)
+
+
+@given(rounds=st.lists(st.tuples(st.floats(0, 2 * PAUSE_S), st.booleans()), max_size=60))
+def test_never_more_rounds_within_a_window_than_there_may_be(rounds: list[tuple[float, bool]]) -> None:
+    """E1: whatever the rhythm of the other one, and of replies that carry the wish."""
     fights, now, written = Fights(), 0.0, []
-    for gap in gaps:
+    for gap, is_settled in rounds:
         now += gap
+        if is_settled:
+            fights.settle(ONE)
         if fights.may_write(ONE, WANTED, now):
             fights.wrote(ONE, WANTED, now)
             written.append(now)
