@@ -42,7 +42,8 @@ test: $(READY) ## run every test that this machine can run; the others say why t
 
 .PHONY: test-package
 test-package: $(READY) ## build a package, live with it on a real systemd, by apt and by the playbooks: install, upgrade, remove (root)
-	$(BIN)/python -m pytest tests/e2e/test_package_life.py tests/e2e/test_ansible.py tests/e2e/test_vagrant.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/e2e/test_package_life.py tests/e2e/test_ansible.py \
+	  tests/e2e/test_ansible_mistakes.py tests/e2e/test_vagrant.py $(PYTEST_ARGS)
 
 .PHONY: test-node
 test-node: $(READY) ## install the package by the role on an emulated node, 4 NUMA nodes, real containerd (root; 40 minutes)

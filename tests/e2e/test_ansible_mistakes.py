@@ -1,0 +1,78 @@
+"""What operators get wrong in an inventory, a cluster or a node, and what the playbooks say then: on this machine.
+
+Nothing is changed: plays are checked only, or ask programs that are played here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.packages import need_tools
+from tests.e2e.plays import Played, Plays
+
+pytestmark = pytest.mark.nspawn
+
+NODE = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+FACTS = {"service_mgr": "systemd", "pkg_mgr": "apt"}
+NO_NAMESPACE = 'Error from server (NotFound): namespaces "nodecpu" not found'
+NODECPU = """#!/bin/sh
+case "$*" in
+  manifests) echo 'kind: Namespace' ;;
+  version*) echo '{"version": "0.1.0"}' ;;
+  check) echo 'ok       CPUs        16 usable'; echo 'failed   NRI socket  no such file' ; exit 1 ;;
+  *) echo 'nobody answers' >&2; exit 1 ;;
+esac
+"""
+KUBECTL = """#!/bin/sh
+case "$*" in
+  *diff*) cat >/dev/null; echo '{said}' >&2; exit {code} ;;
+  *view*) echo '{{"clusters": [{{"cluster": {{"server": "https://127.0.0.1:1"}}}}]}}' ;;
+esac
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have programs of a directory found before all others."""
+    need_tools("ansible-tools")
+    place = tmp_path / "bin"
+    place.mkdir()
+    monkeypatch.setenv("PATH", f"{place}:/usr/sbin:/usr/bin:/sbin:/bin")
+    return place
+
+
+def have(place: Path, name: str, text: str) -> None:
+    (place / name).write_text(text)
+    (place / name).chmod(0o755)
+
+
+def play(place: Path, name: str, *options: str, nodes: int = 1, **variables: object) -> Played:
+    inventory = place.parent / "hosts.json"
+    hosts = {f"worker-{number}": NODE for number in range(1, nodes + 1)}
+    inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": hosts}}))
+    plays = Plays(inventory=inventory, variables={"ansible_facts": FACTS}, journal=str)
+    return plays.play(name, *options, **variables)
+
+
+
+
+
+def test_cluster_without_our_namespace_gets_the_manifests(programs: Path) -> None:
+    """The namespace is among the manifests, yet kubectl diff takes what is to be in it for an error."""
+    have(programs, "nodecpu", NODECPU)
+    have(programs, "kubectl", KUBECTL.format(said=NO_NAMESPACE, code=2))
+    played = play(programs, "cluster.yml", "--check")
+    assert played.code == 0, played.said
+    assert played.said.split("TASK [Say that they would be applied]")[1].lstrip(" *\n").startswith("changed")
+
+
+def test_cluster_that_cannot_be_asked_is_not_applied_to(programs: Path) -> None:
+    have(programs, "nodecpu", NODECPU)
+    have(programs, "kubectl", KUBECTL.format(said="connection refused", code=2))
+    played = play(programs, "cluster.yml", "--check")
+    assert played.code != 0
+    assert "TASK [Apply them]" not in played.said
