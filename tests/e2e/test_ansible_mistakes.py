@@ -76,3 +76,14 @@ def test_cluster_that_cannot_be_asked_is_not_applied_to(programs: Path) -> None:
     played = play(programs, "cluster.yml", "--check")
     assert played.code != 0
     assert "TASK [Apply them]" not in played.said
+
+
+def test_verification_that_fails_tells_what_to_mend(programs: Path) -> None:
+    have(programs, "nodecpu", NODECPU)
+    have(programs, "journalctl", "#!/bin/sh\necho 'runtime link away'\n")
+    played = play(programs, "verify.yml", nodecpu_wait_s=0)
+    assert played.code != 0
+    told = played.said.split("TASK [Tell what is wrong]")[1]
+    assert "NRI socket  no such file" in told
+    assert "16 usable" not in told
+    assert "runtime link away" in told
