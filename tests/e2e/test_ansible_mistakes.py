@@ -33,6 +33,16 @@ case "$*" in
   *view*) echo '{{"clusters": [{{"cluster": {{"server": "https://127.0.0.1:1"}}}}]}}' ;;
 esac
 """
+MISTAKES = {
+    "a table without settings": ({"nodecpu_config": {"policy": None}}, "no table of settings: policy"),
+    "no package": ({}, "nodecpu_package is empty"),
+    "no such file": ({"nodecpu_package": "/nowhere/nodecpu.deb"}, "There is no file /nowhere/nodecpu.deb"),
+    "no such directory": (
+        {"nodecpu_package": "x.deb", "nodecpu_kubeconfig": "x", "nodecpu_kubeconfig_path": "/nowhere/kubeconfig"},
+        "no directory /nowhere",
+    ),
+    "a package for others": ({"nodecpu_package": "/nowhere/nodecpu.rpm"}, "of this node installs ends in .deb"),
+}
 
 
 @pytest.fixture
@@ -50,15 +60,39 @@ def have(place: Path, name: str, text: str) -> None:
     (place / name).chmod(0o755)
 
 
-def play(place: Path, name: str, *options: str, nodes: int = 1, **variables: object) -> Played:
+def play(place: Path, name: str, *options: str, **variables: object) -> Played:
     inventory = place.parent / "hosts.json"
-    hosts = {f"worker-{number}": NODE for number in range(1, nodes + 1)}
-    inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": hosts}}))
+    if not inventory.exists():
+        have_nodes(inventory, "worker-1")
     plays = Plays(inventory=inventory, variables={"ansible_facts": FACTS}, journal=str)
     return plays.play(name, *options, **variables)
 
 
+def have_nodes(inventory: Path, *names: str) -> None:
+    inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": dict.fromkeys(names, NODE)}}))
 
+
+@pytest.mark.parametrize(("variables", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_check_names_what_would_end_the_run(programs: Path, variables: dict[str, object], words: str) -> None:
+    played = play(programs, "site.yml", "--check", **variables)
+    assert played.code != 0
+    assert words in played.said
+
+
+def test_node_without_a_runtime_is_not_fit(programs: Path) -> None:
+    package = programs.parent / "nodecpu.deb"
+    package.touch()
+    played = play(programs, "site.yml", "--check", nodecpu_package=str(package), nodecpu_runtime="crio")
+    assert played.code != 0
+    assert "`crio --version` does not run on this node" in played.said
+
+
+def test_upgrade_ends_with_the_first_node_that_fails(programs: Path) -> None:
+    have_nodes(programs.parent / "hosts.json", "worker-1", "worker-2")
+    played = play(programs, "upgrade.yml", "--check")
+    assert played.code != 0
+    assert "worker-1" in played.said
+    assert "worker-2" not in played.said
 
 
 def test_cluster_without_our_namespace_gets_the_manifests(programs: Path) -> None:
