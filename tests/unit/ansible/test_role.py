@@ -41,3 +41,20 @@ def test_every_option_is_typed_described_and_used() -> None:
     for name, option in options().items():
         assert {"type", "default", "description"} <= option.keys(), name
         assert name in words, f"{name} is not used"
+
+
+def tasks(name: str) -> list[dict[str, object]]:
+    """Return the tasks of a file of the role, those of blocks among them."""
+    found: list[dict[str, object]] = []
+    for task in yaml.safe_load((ROLE / "tasks" / f"{name}.yml").read_text()):
+        found += task.get("block", [task])
+    return found
+
+
+def test_runtime_is_changed_last_and_restarted_at_once() -> None:
+    """What a play that fails leaves undone, no later one does: the file is changed by then, and notifies nobody."""
+    included = [task.get("ansible.builtin.include_tasks") for task in tasks("main")]
+    assert included[-2:] == ["run.yml", "runtime.yml"]
+    assert tasks("runtime")[-1]["ansible.builtin.meta"] == "flush_handlers"
+    for name in ("runtime_look", "asked", "preflight"):
+        assert not [task for task in tasks(name) if "notify" in task]
