@@ -58,3 +58,11 @@ def test_runtime_is_changed_last_and_restarted_at_once() -> None:
     assert tasks("runtime")[-1]["ansible.builtin.meta"] == "flush_handlers"
     for name in ("runtime_look", "asked", "preflight"):
         assert not [task for task in tasks(name) if "notify" in task]
+
+
+def test_end_of_containers_is_waited_for_before_a_configuration_is_written() -> None:
+    steps = [next((key for key in task if key.startswith("ansible.builtin.")), "") for task in tasks("configure")]
+    written = next(at for at, task in enumerate(tasks("configure")) if task.get("notify"))
+    waits = tasks("configure")[written - 1]
+    assert steps[written - 1] == "ansible.builtin.command"
+    assert "nodecpu_wait_command" in str(waits)
