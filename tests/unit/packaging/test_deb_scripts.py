@@ -56,3 +56,20 @@ def test_upgrade_restarts_what_runs_and_starts_nothing(tmp_path: Path, *, active
     calls = called(tmp_path, "deb-postinst", "configure", "0.1.0-1~deb13", active=active)
     assert ("deb-systemd-invoke restart nodecpu.service" in calls) is active
     assert "deb-systemd-invoke start" not in calls
+
+
+@pytest.mark.parametrize("line", ['driver = "cpu.example.org"', "dra.driver='cpu.example.org' # ours"])
+def test_purge_takes_the_files_of_the_configured_driver_alone(tmp_path: Path, line: str) -> None:
+    """By then dpkg has removed the configuration."""
+    config = tmp_path / "etc/nodecpu/nodecpu.toml"
+    specs = [tmp_path / "run/cdi" / f"{driver}-cpu_1.json" for driver in ("cpu.example.org", "dra.cpu")]
+    for path in (config, *specs, tmp_path / "var/lib/nodecpu/claims.db"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    config.write_text(f"[dra]\n{line}\n")
+    called(tmp_path, "deb-postrm", "remove")
+    assert [path.exists() for path in specs] == [True, True]
+    config.unlink()
+    called(tmp_path, "deb-postrm", "purge")
+    assert [path.exists() for path in specs] == [False, True]
+    assert not (tmp_path / "var/lib/nodecpu").exists()
