@@ -222,12 +222,7 @@ class Claims:
             told = await self._glance(uid, namespace, name)
             if told is None or same_allocation(grant, told):
                 return await self._answer_again(grant)
-            if self._books.ledger.holders(uid):
-                raise ClaimConflict(
-                    f"claim {namespace}/{name} was allocated anew while a container still holds it",
-                    hint="it is prepared again when its containers are gone",
-                )
-            await self._unprepare(uid)
+            await self._unprepare(uid)  # whoever holds it still: it is not to be answered with what it had any more
         loop = asyncio.get_running_loop()
         claim: AllocatedClaim | None = None
         while True:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodecpu.cpuset import CpuSet, NodeSet
-from nodecpu.errors import BadRequest, ClaimConflict, HostError, NoCapacity, NotReady
+from nodecpu.errors import BadRequest, HostError, NoCapacity, NotReady
 from nodecpu.ids import ClaimUID, ContainerID, PodUID
 from nodecpu.policy.facts import ContainerState, QoS
 from nodecpu.reports import CLAIM, POD, Subject
@@ -128,9 +128,18 @@ def test_a_claim_allocated_anew_replaces_the_grant_unless_a_container_holds_it(s
         await node.prepare(claim(1, (NODES[2], 3)))
         assert str(node.service.books.ledger.claims[claim(1).uid].cpus) == "8-10"
         holder(node, 1, claim(1).uid)
-        with pytest.raises(ClaimConflict, match="still holds it"):
-            await node.prepare(claim(1, (NODES[0], 1)))
+        with pytest.raises(NotReady, match="allocated anew while pod-1/main still holds what it had"):
+            await node.prepare(claim(1, (NODES[0], 1)), budget_s=0)
         assert str(node.service.books.ledger.claims[claim(1).uid].cpus) == "8-10"
+        scene.api.is_answering = False
+        with pytest.raises(NotReady, match="the API server is away"):  # it has what it had no more
+            await node.prepare(claim(1, (NODES[0], 1)), budget_s=0)
+        scene.api.is_answering = True
+        waiting = asyncio.create_task(node.prepare(claim(1, (NODES[0], 1))))
+        await asyncio.sleep(0)
+        node.stop(ContainerID("c1"))
+        await waiting
+        assert str(node.service.books.ledger.claims[claim(1).uid].cpus) == "0"
 
     play(scene, story)
 
