@@ -64,6 +64,7 @@ class Life:
         self._boots = 0
         self.allocated: dict[ClaimUID, AllocatedClaim] = {}
         self.asked: dict[ClaimUID, AllocatedClaim] = {}
+        self.kept: dict[ClaimUID, AllocatedClaim] = {}
         self.answered: dict[ClaimUID, CpuSet] = {}
         self.running: dict[ContainerID, PodShape] = {}
         self.holding: dict[ContainerID, ClaimUID] = {}
@@ -104,6 +105,8 @@ class Life:
         except NodeCpuError as error:
             if uid in self.answered and not self.fails:
                 raise Broken(f"claim {uid} was prepared and is refused: {error}") from error
+            if self.fails:
+                self.kept[uid] = wanted
             return
         cpus = self.node.service.books.ledger.claims[uid].cpus
         _require(self.answered.setdefault(uid, cpus) == cpus, "prepared again, a claim is answered otherwise")
@@ -126,6 +129,7 @@ class Life:
         self.answered.pop(uid, None)
         self.allocated.pop(uid, None)
         self.asked.pop(uid, None)
+        self.kept.pop(uid, None)
 
     # Containers
 
@@ -336,9 +340,11 @@ class Life:
     def _known_allocation(self, uid: ClaimUID) -> AllocatedClaim | None:
         """Return a claim's allocation unless it may be another: one that was refused, while the API server is there.
 
-        The kubelet has read the claim there just before it asks.
+        The kubelet has read the claim there just before it asks. What was refused on a failing disk is unprepared
+        before it is allocated anew: a row may be left behind, which a start would take for an answer.
         """
-        return self.allocated.get(uid) or (None if self.api.is_answering else self.asked.get(uid))
+        known = self.allocated.get(uid) or self.kept.get(uid)
+        return known or (None if self.api.is_answering else self.asked.get(uid))
 
     def _create(self, pod: PodShape, uid: ClaimUID | None, env: Mapping[str, str]) -> ContainerID | None:
         for old in [one for one, shape in self.running.items() if shape.number == pod.number]:
