@@ -52,18 +52,21 @@ class Expression:
     operator: Operator
     values: tuple[str, ...] = ()
 
-    def holds(self, subject: Subject) -> bool:
-        """Return whether it is true of a container."""
-        if self.operator is Operator.ALWAYS_TRUE:
-            return True
-        value = subject.joint(self.key)
-        if self.operator in (Operator.EXISTS, Operator.NOT_EXISTS):
-            return (value is not None) is (self.operator is Operator.EXISTS)
-        text = value or ""
-        is_met: Callable[[str], bool] = (
-            (lambda wanted: fnmatchcase(text, wanted)) if self.operator in _GLOBS else text.__eq__
-        )
-        return any(is_met(wanted) for wanted in self.values) is not (self.operator in _NEGATED)
+    def among(self, subjects: Sequence[Subject]) -> Sequence[Subject]:
+        """Return those of the containers that it is true of. All at once: each creation asks about all there are."""
+        operator, read = self.operator, _reader(self.key)
+        if operator is Operator.ALWAYS_TRUE:
+            return subjects
+        if operator in (Operator.EXISTS, Operator.NOT_EXISTS):
+            is_there = operator is Operator.EXISTS
+            return [one for one in subjects if (read(one) is not None) is is_there]
+        values, is_negated = self.values, operator in _NEGATED
+        is_met = _matching(values) if operator in _GLOBS else values.__contains__
+        return [one for one in subjects if is_met(read(one) or "") is not is_negated]
+
+
+def _matching(globs: Sequence[str]) -> Callable[[str], bool]:
+    return lambda text: any(fnmatchcase(text, one) for one in globs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,33 +85,43 @@ class Subject:
     grant: ContainerGrant
     pod: PodSpec | None
 
-    def joint(self, key: str) -> str | None:
-        """Return the value of a key, or of several joined; None if there is none of it."""
-        if not key.startswith(":"):
-            return self._value(key)
-        inner, outer, keys = ":", ":", key[1:]
-        if key.startswith(":::"):
-            keys = key[3:]
-        found = [self._value(one) for one in keys.split(inner)]
-        return None if all(one is None for one in found) else outer.join(one or "" for one in found)
 
-    def _value(self, key: str) -> str | None:
-        grant, labels = self.grant, {} if self.pod is None else self.pod.labels
-        if key.startswith("pod/labels/"):
-            return labels.get(key.removeprefix("pod/labels/"))
-        known = {
-            "name": grant.name,
-            "labels/io.kubernetes.container.name": grant.name,
-            "namespace": grant.namespace,
-            "qosclass": grant.qos.value,
-            "id": grant.id,
-            "pod/name": grant.pod,
-            "pod/namespace": grant.namespace,
-            "pod/qosclass": grant.qos.value,
-            "pod/id": grant.sandbox_id,
-            "pod/uid": grant.pod_uid if self.pod is None else self.pod.uid,
-        }
-        return known.get(key)
+_Reader = Callable[[Subject], str | None]
+
+_KEYS: Final[Mapping[str, _Reader]] = {
+    "name": lambda one: one.grant.name,
+    "labels/io.kubernetes.container.name": lambda one: one.grant.name,
+    "namespace": lambda one: one.grant.namespace,
+    "qosclass": lambda one: one.grant.qos.value,
+    "id": lambda one: one.grant.id,
+    "pod/name": lambda one: one.grant.pod,
+    "pod/namespace": lambda one: one.grant.namespace,
+    "pod/qosclass": lambda one: one.grant.qos.value,
+    "pod/id": lambda one: one.grant.sandbox_id,
+    "pod/uid": lambda one: one.grant.pod_uid if one.pod is None else one.pod.uid,
+}
+_POD_LABELS: Final = "pod/labels/"
+
+
+def _reader(key: str) -> _Reader:
+    """Return what reads the value of a key, or of several joined; None if a container has none of it."""
+    if not key.startswith(":"):
+        return _reader_of_one(key)
+    keys = key[3:] if key.startswith(":::") else key[1:]
+    readers = [_reader_of_one(one) for one in keys.split(":")]
+
+    def joint(subject: Subject) -> str | None:
+        found = [read(subject) for read in readers]
+        return None if all(one is None for one in found) else ":".join(one or "" for one in found)
+
+    return joint
+
+
+def _reader_of_one(key: str) -> _Reader:
+    if key.startswith(_POD_LABELS):
+        label = key.removeprefix(_POD_LABELS)
+        return lambda one: None if one.pod is None else one.pod.labels.get(label)
+    return _KEYS.get(key, lambda _: None)
 
 
 def affinities_of(container: str, tree: object, sign: int) -> tuple[Affinity, ...]:
@@ -133,10 +146,12 @@ def weights(affinities: Iterable[Affinity], pod: PodUID, subjects: Sequence[Subj
     """Return how much a container of a pod is drawn to each of the others, or pushed from it; 0 is left out."""
     found: dict[ContainerID, int] = {}
     for one in affinities:
-        for subject in subjects:
-            is_in = subject.grant.pod_uid == pod if one.scope is None else one.scope.holds(subject)
-            if is_in and one.match.holds(subject):
-                found[subject.grant.id] = found.get(subject.grant.id, 0) + one.weight
+        if one.scope is None:
+            scope: Sequence[Subject] = [each for each in subjects if each.grant.pod_uid == pod]
+        else:
+            scope = one.scope.among(subjects)
+        for subject in one.match.among(scope):
+            found[subject.grant.id] = found.get(subject.grant.id, 0) + one.weight
     return {container_id: weight for container_id, weight in found.items() if weight}
 
 

@@ -94,7 +94,8 @@ def test_a_static_pod_has_the_uid_that_the_api_server_knows() -> None:
     untold = replace(app, pod=None)
     for subject, uid in ((told, "mirror"), (untold, "pod-web")):
         for asked, holds in ((uid, True), ("other", False)):
-            assert Expression(key="pod/uid", operator=Operator.EQUALS, values=(asked,)).holds(subject) is holds
+            found = Expression(key="pod/uid", operator=Operator.EQUALS, values=(asked,)).among([subject])
+            assert list(found) == [subject] * holds
 
 
 def test_weights_add_up_are_bounded_and_turned_by_anti_affinity() -> None:
