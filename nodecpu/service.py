@@ -409,7 +409,7 @@ class Service:
     def _has_all_containers(self, sandbox: Sandbox) -> bool:
         """Return whether every container of a pod is in the books: then none is to be placed that was not before."""
         spec = self.pods.of(sandbox)
-        return spec is not None and all(self.books.ledger.named(sandbox.uid, name) for name in spec.containers)
+        return spec is not None and all(self._named(sandbox, name) for name in spec.containers)
 
     def _found(self, sandbox: Sandbox, container: Container) -> None:
         """Take in a container that exists: unknown ones are placed, known ones compared with what they have."""
@@ -591,12 +591,12 @@ class Service:
     def _predecessor(self, sandbox: Sandbox, container: Container) -> ContainerGrant | None:
         """Return the container that a new one supersedes: of the same pod and name (G11).
 
-        A pod that was made past the kubelet may have no UID, then nobody is; and a static pod's file may name any UID,
-        so the pod's name has to be the same as well.
+        A pod that was made past the kubelet may have no UID, then nobody is.
         """
-        found = self.books.ledger.named(sandbox.uid, container.name) if sandbox.uid else None
-        is_its_own = found is not None and (found.namespace, found.pod) == (sandbox.namespace, sandbox.name)
-        return found if is_its_own else None
+        return self._named(sandbox, container.name) if sandbox.uid else None
+
+    def _named(self, sandbox: Sandbox, name: str) -> ContainerGrant | None:
+        return self.books.ledger.named(sandbox.uid, sandbox.namespace, sandbox.name, name)
 
     def _is_same(self, previous: ContainerGrant, links: Links, request: Request) -> bool:
         """Return whether a predecessor's grant serves again: same wish, same links, its own CPUs still free."""

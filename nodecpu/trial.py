@@ -117,7 +117,7 @@ class _Trial:
     def _container(self, sandbox: Sandbox, pod: PodSpec, spec: ContainerSpec) -> TrialRow:
         name = f"{pod.namespace}/{pod.name}/{spec.name}"
         before = _placed(self._ledger)
-        previous = self._ledger.named(sandbox.uid, spec.name)
+        previous = self._ledger.named(sandbox.uid, sandbox.namespace, sandbox.name, spec.name)
         if previous is not None:
             self._ledger.apply(Change(drop_containers=(previous.id,)))
         try:

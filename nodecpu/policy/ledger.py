@@ -18,6 +18,9 @@ from nodecpu.policy.grants import ClaimGrant, ContainerGrant, Group
 from nodecpu.policy.plan import Change
 from nodecpu.policy.pools import Pool, PoolTree
 
+_Name = tuple[PodUID, str, str, str]
+"""A container by its pod's UID, namespace and name, and its own name."""
+
 
 class Ledger:
     """Grants by claim UID and by container id (two key spaces), over one tree of pools."""
@@ -34,7 +37,7 @@ class Ledger:
         self._bare = [0] * len(tree.pools)
         self._own_bare = [0] * len(tree.pools)
         self._holders: dict[ClaimUID, dict[ContainerID, None]] = {}
-        self._by_name: dict[tuple[PodUID, str], ContainerID] = {}
+        self._by_name: dict[_Name, ContainerID] = {}
         self._by_pod: dict[PodUID, dict[ContainerID, None]] = {}
         self._memory: dict[tuple[int, bool], int] = {}
         self._zones: dict[int, list[int]] = {}
@@ -55,9 +58,12 @@ class Ledger:
         """Return the containers linked to a claim."""
         return tuple(self._containers[i] for i in self._holders.get(uid, ()))
 
-    def named(self, pod_uid: PodUID, name: str) -> ContainerGrant | None:
-        """Return the container of that name in a pod, the latest if there were several."""
-        found = self._by_name.get((pod_uid, name))
+    def named(self, uid: PodUID, namespace: str, pod: str, name: str) -> ContainerGrant | None:
+        """Return the container of that name in a pod, the latest if there were several.
+
+        A static pod's file may name any UID, so the pod's name has to be the same as well.
+        """
+        found = self._by_name.get((uid, namespace, pod, name))
         return None if found is None else self._containers[found]
 
     def of_pod(self, pod_uid: PodUID) -> tuple[ContainerGrant, ...]:
@@ -201,7 +207,7 @@ class Ledger:
         for container in change.put_containers:
             self._containers[container.id] = container
             self._taken |= container.exclusive.mask
-            self._by_name[container.pod_uid, container.name] = container.id
+            self._by_name[_name_of(container)] = container.id
             self._by_pod.setdefault(container.pod_uid, {})[container.id] = None
             self._count(container, is_new=True)
             for link in container.links:
@@ -218,8 +224,8 @@ class Ledger:
         if old is None:
             return
         self._taken &= ~old.exclusive.mask
-        if self._by_name.get((old.pod_uid, old.name)) == container_id:
-            del self._by_name[old.pod_uid, old.name]
+        if self._by_name.get(_name_of(old)) == container_id:
+            del self._by_name[_name_of(old)]
         siblings = self._by_pod[old.pod_uid]
         del siblings[container_id]
         if not siblings:
@@ -252,6 +258,10 @@ class Ledger:
         for index in pool.ancestors:
             self._portions[index] += sign * grant.portion_mcpu
             self._bare[index] += 0 if grant.portion_mcpu else sign
+
+
+def _name_of(grant: ContainerGrant) -> _Name:
+    return grant.pod_uid, grant.namespace, grant.pod, grant.name
 
 
 def gives_way(grant: ContainerGrant) -> bool:

@@ -19,7 +19,7 @@ NODE = books()
 EVERYTHING = NODE.usable.all
 POOLS = tuple(pool.name for pool in NODE.ledger.tree.pools)
 UIDS = tuple(ClaimUID(f"claim-{i}") for i in range(3))
-NAMES = {ContainerID("a"): "app", ContainerID("b"): "app", ContainerID("c"): "log", ContainerID("d"): "app"}
+NAMES = {ContainerID(one): name for one, name in zip("abcde", ("app", "app", "log", "app", "app"), strict=True)}
 
 cpu_sets = st.sets(st.integers(0, 15), max_size=5).map(CpuSet)
 
@@ -35,11 +35,12 @@ def claims(draw: st.DrawFn, uid: ClaimUID) -> ClaimGrant:
 @st.composite
 def containers(draw: st.DrawFn, container_id: ContainerID) -> ContainerGrant:
     pod = "other" if container_id == "d" else "web"
+    namespace = "bank" if container_id == "e" else "shop"
     return ContainerGrant(
         id=container_id,
         sandbox_id=SandboxID(pod),
         pod_uid=PodUID(pod),
-        namespace="shop",
+        namespace=namespace,
         pod=pod,
         name=NAMES[container_id],
         group=Group.SHARED,
@@ -60,7 +61,7 @@ class Model:
 
     claims: dict[ClaimUID, ClaimGrant] = field(default_factory=dict)
     containers: dict[ContainerID, ContainerGrant] = field(default_factory=dict)
-    last: dict[tuple[PodUID, str], ContainerID] = field(default_factory=dict)
+    last: dict[tuple[PodUID, str, str, str], ContainerID] = field(default_factory=dict)
 
     def granted(self) -> CpuSet:
         owned = union(claim.cpus for claim in self.claims.values() if not claim.moved)
@@ -78,7 +79,7 @@ class Model:
             self.claims[claim.uid] = replace(claim, results=results)
         for one in change.put_containers:
             self.containers[one.id] = replace(one, exclusive=one.exclusive - self.granted())
-            self.last[one.pod_uid, one.name] = one.id
+            self.last[one.pod_uid, one.namespace, one.pod, one.name] = one.id
         return replace(
             change,
             put_claims=tuple(self.claims[claim.uid] for claim in change.put_claims),

@@ -213,7 +213,7 @@ class Node(RuleBasedStateMachine):
                 self.node, pod, mcpu=mcpu, qos=qos, claims=claims, namespace=namespace, annotations=annotations
             )
         except NoCapacity:
-            assert self.ledger.named(PodUID(f"pod-{pod}"), "app") is None
+            assert self.ledger.named(PodUID(f"pod-{pod}"), namespace, pod, "app") is None
             assert qos is QoS.GUARANTEED, "only exclusive CPUs can be refused"
             return multiple()
         self.note(Change(put_containers=(grant,)))

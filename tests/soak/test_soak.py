@@ -37,6 +37,15 @@ FOUND = {
         Event("reboot", 35001, 5801, 36784),
         Event("prepare", 9325, 14456, 14103),
     ],
+    "restarted after a pod of another namespace has named the UID of its own": [
+        Event("prepare", 60955, 36015, 11020),
+        Event("prepare", 55029, 37496, 15314),
+        Event("create_holder", 31625, 35106, 46653),
+        Event("create", 49145, 62005, 63511),
+        Event("create_holder", 55575, 8925, 51604),
+        Event("prepare", 42628, 61532, 54776),
+        Event("restart_container", 8857, 50291, 53551),
+    ],
 }
 
 

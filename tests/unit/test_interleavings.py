@@ -145,7 +145,7 @@ def test_a_container_id_that_is_created_twice_is_one_container(scene: Scene) -> 
         node.service.pod_seen(other.spec)
         node.create(other.sandbox, other.container("c1"))
         node.check()
-        assert node.service.books.ledger.named(pod.sandbox.uid, "main") is None
+        assert node.service.books.ledger.named(pod.sandbox.uid, "shop", pod.sandbox.name, "main") is None
 
     play(scene, story)
 

@@ -17,6 +17,8 @@ from nodecpu.policy.pools import Pool
 from tests.unit.policy.given import claim, claim_uid, cpus, create, prepare, release, remove
 from tests.unit.policy.machines import Books, books
 
+WEB = (PodUID("pod-web"), "shop", "web", "app")
+
 
 def pool(node: Books, name: str) -> Pool:
     found = node.ledger.tree.named(name)
@@ -108,11 +110,22 @@ def test_latest_container_of_a_name_is_found_and_a_late_removal_of_the_old_one_c
     old = create(node)
     new = replace(old, id=ContainerID("web-app-2"))
     node.ledger.apply(Change(put_containers=(new,)))
-    assert node.ledger.named(PodUID("pod-web"), "app") == new
+    assert node.ledger.named(*WEB) == new
     remove(node, old)
-    assert node.ledger.named(PodUID("pod-web"), "app") == new
+    assert node.ledger.named(*WEB) == new
     remove(node, new)
-    assert node.ledger.named(PodUID("pod-web"), "app") is None
+    assert node.ledger.named(*WEB) is None
+
+
+def test_container_of_a_pod_that_names_the_uid_of_another_is_not_taken_for_its_own() -> None:
+    """G11: nor does it hide it, whichever of them is written to last."""
+    node = books()
+    own = create(node)
+    other = replace(own, id=ContainerID("other"), namespace="kube-system")
+    node.ledger.apply(Change(put_containers=(other,)))
+    assert node.ledger.named(*WEB) == own
+    remove(node, other)
+    assert node.ledger.named(*WEB) == own
 
 
 def test_holds_keep_cpus_from_grants_but_not_from_shared_containers() -> None:
