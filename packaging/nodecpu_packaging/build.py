@@ -109,7 +109,7 @@ def _fill(tree: Path, target: Target, tools: Tools, *, wheel: Path, arch: str, v
         _put(tree / place, source.read_text().replace("@INTERPRETER@", target.interpreter), mode)
     _put(tree / "etc/nodecpu/nodecpu.toml", sample_toml(), 0o644)
     _put_pages(tree, version=version, epoch=tools.epoch)
-    _put_completion(tree)
+    _put_completion(tree, target)
     _put_papers(tree, target, version=version, epoch=tools.epoch)
     for path in watching_files():
         _put(tree / "usr/share/nodecpu" / path.name, path.read_text(), 0o644)
@@ -155,11 +155,11 @@ def _put_pages(tree: Path, *, version: str, epoch: int) -> None:
         _put_zipped(tree / f"usr/share/man/{name}.gz", text)
 
 
-def _put_completion(tree: Path) -> None:
+def _put_completion(tree: Path, target: Target) -> None:
     parser = parser_of()
     for place, text in (
         ("bash-completion/completions/nodecpu", completion.bash(parser)),
-        ("zsh/vendor-completions/_nodecpu", completion.zsh(parser)),
+        (f"zsh/{target.zsh}/_nodecpu", completion.zsh(parser)),
         ("fish/vendor_completions.d/nodecpu.fish", completion.fish(parser)),
     ):
         _put(tree / "usr/share" / place, text, 0o644)

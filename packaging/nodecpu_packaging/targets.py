@@ -27,6 +27,14 @@ class Target:
     suffix: str
     depends: tuple[str, ...]
 
+    @property
+    def zsh(self) -> str:
+        """Where below /usr/share/zsh its zsh looks for what packages bring.
+
+        Source: debian/rules of zsh (vendor-completions); Fedora's packaging guidelines, %{zsh_completions_dir}.
+        """
+        return "vendor-completions" if self.format == "deb" else "site-functions"
+
 
 def _debian(name: str, python: str, suffix: str) -> Target:
     major, minor = python.split(".")

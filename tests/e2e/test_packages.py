@@ -116,10 +116,13 @@ def test_rpm_keeps_configuration_that_was_changed(target: Target, built_in: Path
 
 def test_all_packages_have_the_same_files(built_in: Path, tmp_path: Path) -> None:
     """But for modules in machine code, which are each interpreter's own, and for what one distribution alone reads."""
-    own = re.compile(r"etc/needrestart|usr/share/lintian|usr/share/doc/nodecpu/(NEWS|changelog)|\.so$|\.dist-info/")
+    own = re.compile(
+        r"etc/needrestart|usr/share/lintian|usr/share/(doc/nodecpu/(NEWS|changelog)|zsh/)|\.so$|\.dist-info/"
+    )
     seen: dict[str, set[str]] = {}
     for target in TARGETS:
         root = unpacked(built(target.name, VERSION, built_in), tmp_path / target.name)
+        assert (root / "usr/share/zsh" / target.zsh / "_nodecpu").is_file()
         files = (str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
         seen[target.name] = {name for name in files if not own.search(name) and not name.startswith("usr/lib/nodecpu/")}
         shutil.rmtree(root)

@@ -107,6 +107,12 @@ def test_distributions_are_the_promised_ones() -> None:
     ]
 
 
+def test_zsh_of_each_distribution_finds_its_completion() -> None:
+    places = {target.name: target.zsh for target in TARGETS}
+    assert (places["debian12"], places["ubuntu24.04"]) == ("vendor-completions", "vendor-completions")
+    assert (places["el9"], places["el10"]) == ("site-functions", "site-functions")
+
+
 def test_alert_rules_and_dashboard_are_packed_and_tests_of_rules_are_not() -> None:
     assert [path.name for path in watching_files()] == ["nodecpu.rules.yml", "nodecpu.json"]
 
