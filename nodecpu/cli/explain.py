@@ -17,6 +17,8 @@ from nodecpu.errors import HostError
 MAX_FILE_BYTES: Final = 1 << 19
 """Less than the daemon takes, with room for JSON being longer than YAML."""
 
+_WANTED: Final = "give claims and pods as YAML or JSON, such as `kubectl get resourceclaim NAME -o yaml` prints"
+
 
 def run(args: argparse.Namespace) -> int:
     """Explain what is in the books, or try what is in a file: 1 if any of that would be refused."""
@@ -46,10 +48,10 @@ def read_objects(path: Path) -> tuple[bytes, ...]:
         documents = [one for one in yaml.safe_load_all(data) if one is not None]
         made = tuple(msgspec.json.encode(one) for one in documents)
     except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise HostError(f"{path} cannot be read: {error.strerror or error}", hint=_WANTED) from error
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         text = " ".join(str(error).split())
-        raise HostError(f"{path} is no YAML or JSON: {text[:200]}") from error
+        raise HostError(f"{path} is no YAML or JSON: {text[:200]}", hint=_WANTED) from error
     if sum(len(one) for one in made) > MAX_FILE_BYTES:
         raise HostError(f"{path} becomes larger than {MAX_FILE_BYTES} bytes", hint="try fewer objects at once")
     return made

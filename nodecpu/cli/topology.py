@@ -12,13 +12,14 @@ from nodecpu.cli.output import ask, put_json, put_picture, speaks_unicode, width
 from nodecpu.cli.render.node import draw_node
 from nodecpu.cli.render.owners import owners_of
 from nodecpu.cli.render.svg import draw_svg
+from nodecpu.errors import LinkError
 from nodecpu.topology.model import Topology
 from nodecpu.topology.sysfs import read_topology
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw the node on the terminal or as SVG, or print its tree and owners as JSON."""
-    state = ask(args) if args.root is None else _untouched(read_topology(args.root))
+    state = _asked(args) if args.root is None else _untouched(read_topology(args.root))
     if args.svg is not None:
         write_picture(args.svg, draw_svg(state))
     elif args.json:
@@ -27,6 +28,14 @@ def run(args: argparse.Namespace) -> int:
     else:
         put_picture(draw_node(state, width(), unicode=speaks_unicode()))
     return 0
+
+
+def _asked(args: argparse.Namespace) -> NodeState:
+    """Return the daemon's state; LinkError tells besides how the machine is drawn without a daemon."""
+    try:
+        return ask(args)
+    except LinkError as error:
+        raise LinkError(error.message, hint=f"{error.hint}; with --root / the machine is drawn without it") from error
 
 
 def _untouched(topology: Topology) -> NodeState:

@@ -72,7 +72,10 @@ def replayed(archive: Path) -> JsonObject:
             file = packed.extractfile(SETTINGS_MEMBER)
             text = "" if file is None else file.read(MAX_SETTINGS_BYTES).decode()
         settings = tomllib.loads(text)
-    except (OSError, tarfile.TarError, KeyError, ValueError) as error:
+    except OSError as error:
+        hint = "give the archive that nodecpu gather wrote on the node"
+        raise ConfigError(f"{archive} cannot be read: {error.strerror or error}", hint=hint) from error
+    except (tarfile.TarError, KeyError, ValueError) as error:
         why = "it is no archive" if isinstance(error, tarfile.ReadError) else error
         raise ConfigError(
             f"{archive} is not what nodecpu gather writes: {why}", hint="--machine takes any archive that holds sys"

@@ -128,6 +128,11 @@ def test_archive_of_something_else_is_told_as_such(tmp_path: Path) -> None:
         main(["--from", str(other)])
 
 
+def test_archive_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.tar\.gz cannot be read: No such file"):
+        main(["--from", str(tmp_path / "none.tar.gz")])
+
+
 def test_machine_that_is_not_understood_is_told_as_such(room: Path) -> None:
     with pytest.raises(ConfigError, match="'cores 6' is not understood"):
         main(["--machine", "cores 6", "--scenario", "on-any-machine"])

@@ -76,6 +76,11 @@ def test_topology_draws_the_daemons_node(daemon: Path, capsys: Output) -> None:
     assert captured.err == ""
 
 
+def test_topology_without_a_daemon_tells_how_to_draw_all_the_same(tmp_path: Path, capsys: Output) -> None:
+    assert main(["topology", "--socket", str(tmp_path / "none")]) == 1
+    assert "with --root / the machine is drawn without it" in capsys.readouterr().err
+
+
 def test_topology_as_json_tells_machine_and_owners(daemon: Path, capsys: Output) -> None:
     assert ask(daemon, "topology", "--json") == 0
     told = json.loads(capsys.readouterr().out)

@@ -183,8 +183,9 @@ def test_files_that_are_none_are_refused(text: str, words: str, tmp_path: Path) 
 
 
 def test_missing_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="cannot be read"):
+    with pytest.raises(HostError, match="cannot be read") as told:
         read_objects(tmp_path / "none")
+    assert "claims and pods as YAML or JSON" in str(told.value.hint)
 
 
 @pytest.mark.parametrize("name", ["late-0", "shop/late-0", "late-0/app", "shop/late-0/app"])
