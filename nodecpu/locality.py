@@ -7,7 +7,7 @@ Source: sysfs-bus-pci (numa_node), proc(5) on mountinfo.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -79,9 +79,10 @@ class Locality:
                     kind = "block" if device.kind == "b" else "char"
                     found += self._hint(device.path, f"{kind}/{device.major}:{device.minor}")
         if HintSource.MOUNTS in wanted.sources:
-            mounts = self._mounts() if container.mounts else ()
-            for path in container.mounts:
-                if wanted.counts(path) and (numbers := _mounted(path, mounts)) is not None:
+            paths = [path for path in container.mounts if wanted.counts(path)]
+            mounts = self._mounts() if paths else {}
+            for path in paths:
+                if (numbers := _mounted(path, mounts)) is not None:
                     found += self._hint(path, f"block/{numbers}")
         if HintSource.POD_RESOURCES in wanted.sources:
             for given in self._given(container.sandbox_id, container.name):
@@ -107,21 +108,27 @@ class Locality:
             return self._cpus.get(node)
         return None
 
-    def _mounts(self) -> Sequence[tuple[str, str]]:
-        """Return mount points with their device numbers, the latest first."""
+    def _mounts(self) -> Mapping[str, str]:
+        """Return the device numbers of what is mounted, by mount point; of several at one point the latest counts."""
         try:
             text = (self._root / "proc" / "self" / "mountinfo").read_text(errors="replace")
         except OSError:
-            return ()
+            return {}
         fields = (line.split(" ", 5) for line in text.splitlines())
         whole = (one for one in fields if len(one) == 6 and _DEVICE_NUMBERS.fullmatch(one[2]))
-        return [(one[4].replace("\\040", " "), one[2]) for one in whole][::-1]
+        return {one[4].replace("\\040", " "): one[2] for one in whole}
 
 
-def _mounted(path: str, mounts: Sequence[tuple[str, str]]) -> str | None:
-    """Return the numbers of the device that a path is on: of the innermost mount point above it."""
-    inside = [(len(point), numbers) for point, numbers in mounts if _is_under(path, point)]
-    return max(inside, key=lambda one: one[0])[1] if inside else None
+def _mounted(path: str, mounts: Mapping[str, str]) -> str | None:
+    """Return the numbers of the device that a path is on: of the innermost mount point above it.
+
+    By going up from it: a node has thousands of mounts, a few for each container.
+    """
+    if not path.startswith("/"):
+        return None
+    while path and path not in mounts:
+        path = path.rpartition("/")[0]
+    return mounts.get(path or "/")
 
 
 def _is_under(path: str, pattern: str) -> bool:

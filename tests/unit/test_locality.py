@@ -85,6 +85,18 @@ def test_mount_is_close_to_the_disk_of_its_innermost_mount_point(locality: Local
     assert {str(hint.cpus) for hint in hints} == {"4-7"}
 
 
+def test_mount_point_is_a_path_not_a_pattern_and_the_latest_of_one_point_counts(
+    locality: Locality, tmp_path: Path
+) -> None:
+    """S: a name with characters of a pattern is above what is below it, and nothing else."""
+    later = "40 21 8:1 / /data/s* rw - ext4 /dev/sda1 rw\n41 21 8:1 / /x/y rw - ext4 /dev/sda1 rw\n"
+    with (tmp_path / "proc" / "self" / "mountinfo").open("a") as file:
+        file.write(f"{later}42 21 259:0 / /x/y rw - xfs /dev/nvme0n1 rw\n")
+    mounts = ["/data/sets/a", "/data/s*/a", "/x/y/", "/x//y", "/x/y", "data", "data/set"]
+    hints = locality.hints(container(mounts=mounts), Wanted(sources=ALL))
+    assert [hint.source for hint in hints] == ["/data/sets/a", "/x/y/", "/x/y"]
+
+
 def test_only_wanted_sources_and_paths_count(locality: Locality) -> None:
     """A: allow and deny lists."""
     both = container([GPU, DISK], ["/data"])
