@@ -266,14 +266,14 @@ def offered_devices(
     listed = tuple(devices)
     names = {device.name for device in listed}
     taken = held | union(cpus for name, cpus in claimed.items() if name not in names)
-    whole = tuple(cores)
+    by_first = {core.first(): core for core in cores}
     offered: list[Device] = []
     missing = min_shared
     for device in reversed(listed):
         in_use = len(claimed.get(device.name, NO_CPUS))
         free = device.cpus - taken
         if device.step > 1:
-            free = CpuSet(cpu for core in whole if core <= free for cpu in core)
+            free = union(by_first[cpu] for cpu in free if cpu in by_first and by_first[cpu] <= free)
         room = min(len(free) - in_use, len(free & usable.sharable))
         kept = max(0, min(missing, room))
         missing -= kept
