@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from nodecpu.config import Config
 from nodecpu.cpuset import CpuSet
@@ -41,6 +42,17 @@ class Arrangement:
         return self.tree.usable
 
 
+_NONE_HINT: Final = "see policy.available, and the cpuset of the kubepods slice"
+
+
+def _why_none(topology: Topology, available: CpuSet | None) -> str:
+    if available is None:
+        return f"the kubepods slice has none of CPUs {topology.online}, which are online"
+    if not available:
+        return f"policy.available names none of CPUs {topology.online}, which are online"
+    return f"the kubepods slice has none of CPUs {available}, which policy.available names"
+
+
 def arrange(
     config: Config, topology: Topology, kubepods: CpuSet | None, *, node: str, units: Unit | None = None
 ) -> Arrangement:
@@ -65,11 +77,7 @@ def arrange(
         reserved=chosen_cpus(units, policy.reserved, among, besides=topology.isolated),
     )
     if not usable.all:
-        limit = "configured available" if available is not None else "online"
-        raise HostError(
-            f"no CPU is left to use: {among} of the {limit} CPUs {available or topology.online}",
-            hint="see policy.available, and the cpuset of the kubepods slice",
-        )
+        raise HostError(f"no CPU is left to use: {_why_none(topology, available)}", hint=_NONE_HINT)
     levels = () if policy.mode == "flat" else tuple(Level(name) for name in policy.levels)
     dividing = Dividing(
         grouping=dra.grouping,

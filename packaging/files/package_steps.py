@@ -17,6 +17,7 @@ from nodecpu.cli import WAIT_S
 from nodecpu.config import Config, load
 from nodecpu.ending import await_ends
 from nodecpu.errors import NodeCpuError
+from nodecpu.preflight.host import arranged_host
 
 CONFIG = Path("/etc/nodecpu/nodecpu.toml")
 SHOWN = 10
@@ -53,7 +54,8 @@ def may_run(config: Config) -> list[str]:
             f"not started: there are no credentials for the API server at {config.kube.kubeconfig} yet.",
             "Put a kubeconfig there, then: systemctl start nodecpu",
         ]
-    return []
+    arranged, found = arranged_host(config)
+    return [] if arranged is not None else [f"not started: {found.seen}", found.remedy]
 
 
 def may_restart(config: Config, *, wait_s: float = WAIT_S) -> list[str]:

@@ -130,6 +130,37 @@ def test_verb_waits_for_nothing_where_it_is_told_so(tmp_path: Path) -> None:
     assert main(["restart", "--now", "--only-wait", "--socket", f"{tmp_path}/none"]) == 0
 
 
+@pytest.fixture
+def restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file that is there once systemctl has been called."""
+    program, called = tmp_path / "systemctl", tmp_path / "called"
+    program.write_text(f"#!/bin/sh\ntouch {called}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return called
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        pytest.param("[policy]\nreserved = 'many'\n", 78, "not restarted: configuration", id="wrong"),
+        pytest.param("[policy]\navailable = '60000'\n", 1, "not restarted: no CPU is left to use", id="no CPU"),
+    ],
+)
+def test_verb_leaves_a_daemon_alone_that_would_not_start_again(
+    text: str, code: int, words: str, restarted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even at once, and whether or not anything terminates."""
+    config = restarted.with_name("nodecpu.toml")
+    config.write_text(text)
+    assert main(["restart", "--now", "--config", str(config)]) == code
+    assert words in capsys.readouterr().err
+    assert not restarted.exists()
+    config.write_text("")
+    assert main(["restart", "--now", "--config", str(config)]) == 0
+    assert restarted.exists()
+
+
 def test_only_what_terminates_and_has_processes_yet_is_being_stopped() -> None:
     """R6: a pod whose object stays, for a finalizer say, holds off nobody once its processes have ended."""
     pods = known(pod("web-0", ends=True), pod("db-0", ends=False))

@@ -57,6 +57,14 @@ def test_it_may_run_without_credentials_that_it_does_not_use(steps: ModuleType, 
     assert steps.main("may-run", config) == 0
 
 
+def test_it_may_not_run_where_the_configuration_leaves_it_no_cpu(
+    steps: ModuleType, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text('[kube]\nenabled = false\n[policy]\navailable = "60000"\n')
+    assert steps.main("may-run", config) == 1
+    assert "policy.available names none of CPUs" in capsys.readouterr().err
+
+
 def test_it_may_restart_where_no_daemon_can_tell_what_terminates(
     steps: ModuleType, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
