@@ -473,7 +473,6 @@ def _refused(where: str, status: int, answer: bytes, retry_after: str) -> ApiErr
 def _skew_s(date: str) -> float | None:
     """Return how far a Date header is ahead of our clock. Source: RFC 9110, 6.6.1."""
     try:
-        told = parsedate_to_datetime(date)
-    except ValueError:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, OverflowError):
         return None
-    return told.timestamp() - time.time()

@@ -19,11 +19,14 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from nodecpu.errors import LinkError, NodeCpuError, StateError
-from nodecpu.kube.client import Api, ApiError
+from nodecpu.kube.client import MAX_ANSWER_BYTES, Api, ApiError
 from nodecpu.log import kv
 
 PAGE: Final = 250
 """Objects of one answer to a list."""
+
+MAX_PAGES: Final = 1000
+"""Answers to one list, which together are no longer than one may be: a node has hundreds of pods, and fewer slices."""
 
 _WATCH_S: Final = (300, 600)
 _SILENCE_S: Final = 150.0
@@ -166,12 +169,17 @@ class Watcher:
     async def _list(self) -> None:
         query = {"fieldSelector": self._selector, "limit": str(PAGE)}
         objects: list[msgspec.Raw] = []
+        size = pages = 0
         self._sink.listing()
         while True:
-            page = _decoded(await self._api.get(self._path, query), _List, self._path)
+            answer = await self._api.get(self._path, query)
+            page = _decoded(answer, _List, self._path)
             objects += page.items or ()
             if not page.metadata.continue_:
                 break
+            size, pages = size + len(answer), pages + 1
+            if size > MAX_ANSWER_BYTES or pages >= MAX_PAGES:
+                raise LinkError(f"API server: {self._path}: a list without end: {size} bytes in {pages} answers")
             query["continue"] = page.metadata.continue_
         self._sink.listed(objects, page.metadata.resource_version)
         self._version = page.metadata.resource_version

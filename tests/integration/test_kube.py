@@ -323,6 +323,31 @@ def test_what_is_no_answer_is_a_link_error(answer: bytes, words: str) -> None:
     run(test)
 
 
+@pytest.mark.parametrize(
+    "date",
+    ["yesterday", "Mon, 01 Jan 0001 0:00:7770040000", "Tue, 01 Dec 2026 04:00:00 +00022222222222222222222"],
+    ids=["words", "seconds", "zone"],
+)
+def test_date_of_an_answer_that_is_none_tells_nothing_and_harms_nobody(date: str) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async def test() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=30)
+        assert await client.get(SLICES_PATH) == b"{}"
+        assert client.clock_skew_s is None
+        client.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
 def test_endless_event_is_given_up() -> None:
     """Memory stays bounded whatever the server sends."""
 

@@ -149,6 +149,17 @@ def test_files_are_readable_mounted_and_resolvable(files: ClaimFiles, tmp_path: 
         assert json.loads(first_line(Path(host)))["metadata"]["generation"] == 1
 
 
+def test_containers_can_only_read_their_files(files: ClaimFiles, tmp_path: Path) -> None:
+    """C11: all containers of a claim have the same one."""
+    files.write(grant(result("a", "4-5"), result("b", "6")))
+    specs = [json.loads(path.read_text()) for path in (tmp_path / "cdi").iterdir()]
+    mounts = [
+        mount for spec in specs for device in spec["devices"] for mount in device["containerEdits"].get("mounts", ())
+    ]
+    assert len(mounts) == 2
+    assert all(set(mount["options"]) == {"ro", "bind"} for mount in mounts)
+
+
 def test_change_is_written_in_place_with_a_higher_generation(files: ClaimFiles, tmp_path: Path) -> None:
     """D6: a container's mount follows the inode."""
     path = tmp_path / HOST / "a.json"

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from nodecpu.errors import LinkError, StateError
-from nodecpu.kube.client import ApiError
-from nodecpu.kube.watch import Backoff, Change, Watcher
+from nodecpu.kube.client import MAX_ANSWER_BYTES, ApiError
+from nodecpu.kube.watch import MAX_PAGES, Backoff, Change, Watcher
 
 GONE = ApiError("too old", status=410, reason="Expired")
 AWAY = LinkError("away")
@@ -112,6 +112,15 @@ def test_long_list_comes_in_pages_and_is_told_as_one() -> None:
     words, asked = play(page("5", "a", more="x"), page("5", "b"), [])
     assert words == ["listed a,b"]
     assert asked == ["list", "list", "5", "5"]
+
+
+@pytest.mark.parametrize("size", [1, 1 << 20], ids=["many", "large"])
+def test_list_without_end_is_given_up_and_begun_anew(size: int) -> None:
+    """Whatever a server answers, what is kept of it is bounded."""
+    endless = [page("5", "a" * size, more="x")] * (MAX_PAGES if size == 1 else MAX_ANSWER_BYTES // size)
+    words, asked = play(*endless, page("6", "b"), [])
+    assert words == ["listed b"]
+    assert asked == ["list"] * (len(endless) + 1) + ["6", "6"]
 
 
 def test_bookmark_moves_on_without_a_word() -> None:
