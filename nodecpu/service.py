@@ -458,12 +458,13 @@ class Service:
             return ()
         ledger = self.books.ledger
         own = union(grant.exclusive for grant in ledger.containers.values())
+        claimed = {uid: claim.cpus for uid, claim in ledger.claims.items()}
         found = []
         for container in self._unproven.values():
             if container.id == besides:
                 continue
             shown = shown_by(container)
-            others = own | union(claim.cpus for uid, claim in ledger.claims.items() if uid not in shown)
+            others = own | union(cpus for uid, cpus in claimed.items() if uid not in shown)
             seen = self._probe.seen(container.cgroups_path)
             cpus = (container.cpus if seen is None else seen.cpus) or ledger.tree.usable.all
             if cpus & others and cpus - others:
