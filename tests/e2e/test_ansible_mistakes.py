@@ -35,6 +35,7 @@ esac
 """
 MISTAKES = {
     "a table without settings": ({"nodecpu_config": {"policy": None}}, "no table of settings: policy"),
+    "CPUs of no known form": ({"nodecpu_allowed_cpus": [0, 1]}, "has to be a list of CPUs as text"),
     "no package": ({}, "nodecpu_package is empty"),
     "no such file": ({"nodecpu_package": "/nowhere/nodecpu.deb"}, "There is no file /nowhere/nodecpu.deb"),
     "no such directory": (
