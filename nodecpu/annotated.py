@@ -15,6 +15,9 @@ from nodecpu.reports import Reports, Subject
 
 _LOG = logging.getLogger(__name__)
 
+_MOST_TOLD = 10
+"""A pod has room for thousands of annotations, and each is looked at for each container that is created."""
+
 
 def annotated(rules: Rules, sandbox: Sandbox, container: Container, spec: PodSpec | None) -> Annotated:
     """Return what is asked for and what of it has no effect.
@@ -29,9 +32,14 @@ def annotated(rules: Rules, sandbox: Sandbox, container: Container, spec: PodSpe
 def reported(
     found: Annotated, counters: Counters, reports: Reports, subject: Subject, container: Container
 ) -> Preferences:
-    """Return what is asked for; what cannot be understood or is not allowed is counted, logged and told."""
-    for problem in found.problems:
+    """Return what is asked for; what cannot be understood or is not allowed is counted, logged and told.
+
+    An annotation may be forgotten by its author or meant to flood the log: the first few say what is wrong.
+    """
+    for number, problem in enumerate(found.problems, start=1):
         counters.annotations[problem.fault.value] += 1
+        if number > _MOST_TOLD:
+            continue
         kv(
             _LOG,
             logging.WARNING,

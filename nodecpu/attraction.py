@@ -69,7 +69,8 @@ def attraction(  # noqa: PLR0913 - each is a fact of its own
         subjects = [Subject(grant=grant, pod=spec_of(grant)) for grant in ledger.containers.values()]
         for container_id, weight in weights(found, sandbox.uid, subjects).items():
             drawn[container_id] = drawn.get(container_id, 0) + weight
-    wanted = _wanted(rules, preferences)
+    wanted, faults = _wanted(rules, preferences)
+    problems += faults
     hints = locality.hints(container, wanted) if locality is not None and wanted.sources else ()
     strict, picks = bool(hints and preferences.strict_hints), bool(hints and preferences.pick_by_hints)
     return Attraction(pull=Pull(weights=drawn, hints=hints, strict=strict, picks=picks), problems=tuple(problems))
@@ -84,11 +85,19 @@ def asks_kubelet(rules: Rules, sandbox: Sandbox) -> bool:
     )
 
 
-def _wanted(rules: Rules, preferences: Preferences) -> Wanted:
+def _wanted(rules: Rules, preferences: Preferences) -> tuple[Wanted, list[Problem]]:
+    """Return whose locality counts, and which lists of paths have no effect."""
     sources = preferences.hints
     if sources is None:
         sources = frozenset(HintSource(word) for word in rules.hint_sources)
-    return Wanted(sources=sources, allow=patterns(preferences.allow_hints), deny=patterns(preferences.deny_hints))
+    found: dict[str, tuple[str, ...]] = {}
+    problems: list[Problem] = []
+    for key, text in (("allow", preferences.allow_hints), ("deny", preferences.deny_hints)):
+        try:
+            found[key] = patterns(text)
+        except ValueError as error:
+            problems.append(Problem(fault=Fault.VALUE, text=f"{key}.{_HINTS_KEY}.{rules.annotation_domain}: {error}"))
+    return Wanted(sources=sources, allow=found.get("allow", ()), deny=found.get("deny", ())), problems
 
 
 def _yaml(text: str) -> object:

@@ -25,6 +25,15 @@ _DEVICE_NUMBERS: Final = re.compile("[0-9]{1,9}:[0-9]{1,9}")
 MAX_LOOKED_AT: Final = 64
 """A container that is given more devices than this is given all there are, and is close to none."""
 
+MAX_MOUNTS: Final = 512
+"""With more mounts than this they are not looked at: the runtime waits meanwhile."""
+
+MAX_PATTERNS: Final = 64
+MAX_PATTERN: Final = 1024
+"""Paths that an annotation may list, each asterisk counted as one more, and the length of one: each is held against
+every mount and device.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -44,9 +53,18 @@ class Wanted:
 
 
 def patterns(text: str | None) -> tuple[str, ...]:
-    """Return the paths of a list: separated by commas or on lines of their own, with or without hyphens before."""
+    """Return the paths of a list: separated by commas or on lines of their own, with or without hyphens before.
+
+    Raises ValueError for more than is sensible: whoever writes annotations must not hold up everybody else.
+    """
     parts = (text or "").replace(",", "\n").splitlines()
-    return tuple(found for part in parts if (found := part.strip().removeprefix("-").strip()))
+    found = tuple(path for part in parts if (path := part.strip().removeprefix("-").strip()))
+    count = sum(1 + path.count("*") for path in found)
+    if count > MAX_PATTERNS or any(len(path) > MAX_PATTERN for path in found):
+        raise ValueError(
+            f"{count} paths and asterisks, at most {MAX_PATTERNS} are read, paths of at most {MAX_PATTERN} characters"
+        )
+    return found
 
 
 Given = Callable[[SandboxID, str], Iterable[GivenDevice]]
@@ -78,7 +96,7 @@ class Locality:
                 if wanted.counts(device.path):
                     kind = "block" if device.kind == "b" else "char"
                     found += self._hint(device.path, f"{kind}/{device.major}:{device.minor}")
-        if HintSource.MOUNTS in wanted.sources:
+        if HintSource.MOUNTS in wanted.sources and len(container.mounts) <= MAX_MOUNTS:
             paths = [path for path in container.mounts if wanted.counts(path)]
             mounts = self._mounts() if paths else {}
             for path in paths:

@@ -21,6 +21,13 @@ MAX_WEIGHT: Final = 1000
 MAX_TEXT: Final = 10 << 10
 """Longer annotations are not read: no sensible one is."""
 
+MAX_AFFINITIES: Final = 32
+MAX_WORDS: Final = 64
+MAX_WORD: Final = 350
+"""What one container may ask for: its affinities; all their keys, values and asterisks together; the length of a key or
+value (a label's key has 317). Each is held against every container of the node while the runtime waits.
+"""
+
 
 class Operator(Enum):
     """What an expression does with the value of its key."""
@@ -139,7 +146,20 @@ def affinities_of(container: str, tree: object, sign: int) -> tuple[Affinity, ..
             raise ValueError(f"{name}: not a list")  # noqa: TRY004 - one kind of error for all wrong values
         read = tuple(_affinity(part, name, sign) for part in parts)
         found = read if name == container else found
+    _require_few(found, container)
     return found
+
+
+def _require_few(affinities: Sequence[Affinity], name: str) -> None:
+    """Raise ValueError for more than is sensible: whoever writes annotations must not hold up everybody else."""
+    expressions = [part for one in affinities for part in (one.scope, one.match) if part is not None]
+    words = [word for one in expressions for word in (*one.key.split(":"), *one.values) if word]
+    count = sum(1 + word.count("*") for word in words)
+    if len(affinities) > MAX_AFFINITIES or count > MAX_WORDS or any(len(word) > MAX_WORD for word in words):
+        raise ValueError(
+            f"{name}: {len(affinities)} affinities with {count} keys, values and asterisks; at most {MAX_AFFINITIES}"
+            f" with {MAX_WORDS} are read, keys and values of at most {MAX_WORD} characters"
+        )
 
 
 def weights(affinities: Iterable[Affinity], pod: PodUID, subjects: Sequence[Subject]) -> Mapping[ContainerID, int]:

@@ -42,6 +42,18 @@ def test_bad_annotations_have_no_effect_and_are_told(text: str, words: str) -> N
     assert words in told
 
 
+@pytest.mark.parametrize("key", ["allow", "deny"])
+def test_lists_of_paths_that_are_too_long_have_no_effect_and_are_told(key: str) -> None:
+    """A, S: each path would be held against every mount, and an annotation has room for tens of thousands."""
+    text = ",".join(f"/dev/a*{number}" for number in range(30_000))
+    preferences = Preferences(allow_hints=text) if key == "allow" else Preferences(deny_hints=text)
+    found = attraction(Rules(), books().ledger, lambda grant: None, sandbox(), container(), preferences)
+    (told,) = [problem.text for problem in found.problems]
+    assert told.startswith(
+        f"{key}.topologyhints.resource-policy.nri.io: 60000 paths and asterisks, at most 64 are read"
+    )
+
+
 @pytest.mark.parametrize(
     ("annotation", "expected"),
     [

@@ -11,7 +11,7 @@ from nodecpu.attraction import attraction
 from nodecpu.cpuset import CpuSet
 from nodecpu.errors import BadRequest
 from nodecpu.ids import ContainerID, SandboxID
-from nodecpu.locality import MAX_LOOKED_AT, Locality, Wanted, patterns
+from nodecpu.locality import MAX_LOOKED_AT, MAX_MOUNTS, Locality, Wanted, patterns
 from nodecpu.policy.annotations import HintSource, Preferences
 from nodecpu.policy.facts import Container, DeviceNode
 from nodecpu.policy.pull import Hint, Pull
@@ -119,9 +119,29 @@ def test_lists_of_paths_are_read_in_every_form(text: str) -> None:
     assert patterns(None) == ()
 
 
+@pytest.mark.parametrize("text", [",".join(["/a"] * 65), ",".join(["/a*"] * 33), "/" + "*" * 64, "/" + "a" * 1024])
+def test_patterns_are_few_and_short(text: str) -> None:
+    """S: who writes annotations holds nobody up."""
+    with pytest.raises(ValueError, match="at most 64 are read"):
+        patterns(text)
+
+
+def test_patterns_as_many_as_there_may_be() -> None:
+    assert len(patterns(",".join(["/a"] * 64))) == 64
+    assert len(patterns(",".join(["/a*"] * 32))) == 32
+    assert patterns("/" + "a" * 1023) == ("/" + "a" * 1023,)
+
+
 def test_container_that_is_given_all_devices_is_close_to_none(locality: Locality) -> None:
     """S."""
     assert locality.hints(container([GPU] * (MAX_LOOKED_AT + 1)), Wanted(sources=ALL)) == ()
+
+
+def test_container_with_hundreds_of_mounts_is_close_to_none_of_them(locality: Locality) -> None:
+    """S: its creation must not wait for that."""
+    paths = [f"/data/{number}" for number in range(MAX_MOUNTS)]
+    assert len(locality.hints(container((), paths), Wanted(sources=ALL))) == MAX_MOUNTS
+    assert locality.hints(container((), [*paths, "/data"]), Wanted(sources=ALL)) == ()
 
 
 def pull(locality: Locality, preferences: Preferences, words: frozenset[str] = frozenset({"devices"})) -> Pull:

@@ -92,6 +92,19 @@ def test_annotations_of_the_spec_are_followed_and_bad_ones_counted(scene: Scene)
     play(scene, story)
 
 
+def test_of_thousands_of_bad_annotations_the_first_few_are_told(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """A: nobody floods the log or the events by what a pod has room for; all are counted."""
+
+    async def story(node: Node) -> None:
+        node.service.reports = told = Told()
+        start(node, own(1, 100, annotations={f"no-such-key-{number}.{DOMAIN}": "x" for number in range(3000)}))
+        assert told.reasons == ["AnnotationIgnored"] * 10
+        assert [one.message for one in caplog.records].count("annotation without effect") == 10
+        assert node.counters.annotations["unknown"] == 3000
+
+    play(scene, story)
+
+
 def test_sandbox_annotations_count_only_where_the_spec_is_not_known(scene: Scene) -> None:
     """N1: the spec's win, whatever the sandbox was made with."""
 

@@ -85,6 +85,41 @@ def test_expressions(key: str, operator: str, values: list[str], expected: set[s
     assert set(drawn("app", full(match, scope={"operator": "AlwaysTrue"}))) == expected
 
 
+def many(count: int) -> object:
+    return {"app": [{"match": {"key": "name", "operator": "Exists"}}] * count}
+
+
+def globs(*values: str) -> object:
+    return full({"key": "name", "operator": "MatchesAny", "values": list(values)}, scope={"operator": "AlwaysTrue"})
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        many(33),
+        globs(*["a"] * 64),
+        globs(*["a*"] * 32),
+        globs("*" * 63),
+        globs("a" * 351),
+        full({"key": ":" + ":".join(["q"] * 65), "operator": "Exists"}),
+    ],
+    ids=["affinities", "values", "asterisks in many", "asterisks in one", "long value", "joint keys"],
+)
+def test_more_than_is_sensible_is_not_read(tree: object) -> None:
+    """A: each is held against every container of the node, and who writes annotations holds nobody up."""
+    with pytest.raises(ValueError, match="at most 32 with 64 are read"):
+        affinities_of("app", tree, 1)
+    assert affinities_of("other", tree, 1) == (), "what is another container's is no fault of this one"
+
+
+def test_as_much_as_is_sensible_is_read() -> None:
+    """A."""
+    assert len(affinities_of("app", many(32), 1)) == 32
+    assert affinities_of("app", globs(*["a"] * 63), 1)
+    assert affinities_of("app", globs(*["a*"] * 31), 1)
+    assert affinities_of("app", globs("a" * 350), 1)
+
+
 def test_a_static_pod_has_the_uid_that_the_api_server_knows() -> None:
     """A, N1: the runtime calls it by a hash; before the API server told of it there is that alone."""
     known, made = subjects()
