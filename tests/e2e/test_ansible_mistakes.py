@@ -69,8 +69,9 @@ def play(place: Path, name: str, *options: str, **variables: object) -> Played:
     return plays.play(name, *options, **variables)
 
 
-def have_nodes(inventory: Path, *names: str) -> None:
-    inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": dict.fromkeys(names, NODE)}}))
+def have_nodes(inventory: Path, *names: str, **others: object) -> None:
+    hosts = {**others, **dict.fromkeys(names, NODE)}
+    inventory.write_text(json.dumps({"nodecpu_nodes": {"hosts": hosts}}))
 
 
 @pytest.mark.parametrize(("variables", "words"), MISTAKES.values(), ids=MISTAKES)
@@ -103,6 +104,18 @@ def test_cluster_without_our_namespace_gets_the_manifests(programs: Path) -> Non
     played = play(programs, "cluster.yml", "--check")
     assert played.code == 0, played.said
     assert played.said.split("TASK [Say that they would be applied]")[1].lstrip(" *\n").startswith("changed")
+
+
+def test_node_that_is_away_keeps_no_other_from_its_credentials(programs: Path) -> None:
+    """Even the first, which others used to wait for."""
+    have(programs, "nodecpu", NODECPU)
+    have(programs, "kubectl", KUBECTL.format(said="+ kind: Namespace", code=1))
+    away = {**NODE, "ansible_python_interpreter": "/nowhere/python3"}
+    have_nodes(programs.parent / "hosts.json", "worker-1", away=away)
+    played = play(programs, "cluster.yml", "--check")
+    assert played.code != 0
+    assert played.said.count("+ kind: Namespace") == 1
+    assert "changed: [worker-1]" in played.said.split("TASK [Put the token in its place]")[1]
 
 
 def test_cluster_that_cannot_be_asked_is_not_applied_to(programs: Path) -> None:
