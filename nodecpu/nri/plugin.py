@@ -260,8 +260,8 @@ class Plugin:
 
     def _sandbox_of(self, request: nri_read_pb2.Request | nri_read_pb2.Change) -> Sandbox | None:
         """Return the container's sandbox, None if neither the runtime nor we know it any more."""
-        if request.pod.uid:
-            return self._sandbox(request.pod)
+        if request.pod.uid:  # not remembered: after its removal nothing would have it forgotten
+            return self._known.get(request.pod.id) or convert.sandbox(request.pod)
         return self._known.get(request.container.pod_sandbox_id)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from nodecpu.cpuset import NO_CPUS, CpuSet, NodeSet
+from nodecpu.cpuset import NO_CPUS, NO_NODES, CpuSet, NodeSet
 from nodecpu.errors import LocalProtocolError
 from nodecpu.ids import ContainerID
 from nodecpu.nri import convert
 from nodecpu.policy.facts import Container, ContainerState, Resources, Sandbox
-from nodecpu.policy.plan import Creation, Update
+from nodecpu.policy.plan import Creation, Placement, Update
 from nodecpu.policy.scheduling import IoClass, SchedulingClass, SchedulingPolicy
 from nodecpu.proto import nri_pb2, nri_read_pb2
 from tests.nri_fakes import placement, update
@@ -148,6 +149,32 @@ def test_empty_cpuset_is_never_sent() -> None:
 def test_shares_outside_the_kernels_range_are_refused(shares: int) -> None:
     with pytest.raises(LocalProtocolError, match="2-262144"):
         convert.creation_reply(Creation(placement=placement("0", shares=shares)), ContainerID("c1"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cpus": CpuSet.parse("0-2")},
+        {"mems": NodeSet.parse("1")},
+        {"mems": NO_NODES},
+        {"shares": 3},
+        {"shares": None},
+        {"quota_us": -1},
+        {"quota_us": None},
+        {"period_us": 1000},
+    ],
+    ids=str,
+)
+def test_updates_that_differ_in_one_figure_are_not_taken_for_alike(other: dict[str, object]) -> None:
+    """R7: what many are told alike is encoded once."""
+    one = Placement(cpus=CpuSet.parse("0-3"), mems=NodeSet.parse("0"), shares=2, quota_us=5000, period_us=100000)
+    change: Callable[..., Placement] = replace
+    wanted = [one, change(one, **other), one]
+    updates = [Update(container_id=ContainerID(f"c{number}"), placement=each) for number, each in enumerate(wanted)]
+    found = nri_pb2.StopContainerResponse.FromString(convert.stop_reply(updates)).update
+    alone = [nri_pb2.StopContainerResponse.FromString(convert.stop_reply([update])).update[0] for update in updates]
+    assert list(found) == alone
+    assert found[0].linux == found[2].linux != found[1].linux
 
 
 def test_only_the_entry_that_a_request_is_about_may_fail_it() -> None:

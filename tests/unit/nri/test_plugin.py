@@ -60,6 +60,24 @@ def test_a_started_container_runs_whatever_state_is_told() -> None:
     assert [one.state for one in service.containers] == [ContainerState.CREATED, ContainerState.RUNNING]
 
 
+def test_pod_is_not_remembered_beyond_its_removal_or_its_link() -> None:
+    """G11: a late event of a container, or a runtime that came back, does not keep it for ever."""
+    service = FakeService()
+    plugin = Plugin(service)
+    removal = nri_pb2.RemoveContainerRequest(pod=POD, container=MAIN)
+    bare = nri_pb2.RemoveContainerRequest(container=MAIN)
+    _call(plugin, "RunPodSandbox", nri_pb2.RunPodSandboxRequest(pod=POD))
+    _call(plugin, "RemovePodSandbox", nri_pb2.RemovePodSandboxRequest(pod=POD))
+    _call(plugin, "RemoveContainer", removal)
+    _call(plugin, "RemoveContainer", bare)
+    assert service.calls[-2:] == [("remove", "web", "main"), ("remove", "main")]
+    _call(plugin, "RunPodSandbox", nri_pb2.RunPodSandboxRequest(pod=POD))
+    _call(plugin, "RemoveContainer", bare)
+    plugin.link_lost()
+    _call(plugin, "RemoveContainer", bare)
+    assert service.calls[-2:] == [("remove", "web", "main"), ("remove", "main")]
+
+
 @pytest.mark.parametrize(
     "event", [nri_pb2.UNKNOWN, nri_pb2.CREATE_CONTAINER, nri_pb2.POST_UPDATE_POD_SANDBOX, nri_pb2.LAST]
 )
