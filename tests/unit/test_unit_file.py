@@ -40,3 +40,31 @@ def test_a_wrong_configuration_is_not_retried(unit: Path) -> None:
     """Exit code 78 (ConfigError) ends it; everything else is restarted without a limit."""
     lines = unit.read_text().splitlines()
     assert {"RestartPreventExitStatus=78", "Restart=always", "StartLimitIntervalSec=0"} <= set(lines)
+
+
+PROMISES = {
+    "a restart keeps the containers' books": {"RuntimeDirectory=nodecpu", "RuntimeDirectoryPreserve=yes"},
+    "books are root's alone": {"StateDirectoryMode=0700", "RuntimeDirectoryMode=0700", "UMask=0077"},
+    "a hung daemon is ended": {"Type=notify", "WatchdogSec=30"},
+    "a reload is asked for by signal": {"ExecReload=/bin/kill -HUP $MAINPID"},
+    "it gets its turn on a full node": {"CPUWeight=1000", "IOWeight=1000"},
+    "it is not killed for the memory of others": {
+        *("OOMScoreAdjust=-999", "OOMPolicy=continue", "ManagedOOMPreference=omit"),
+    },
+    "it starts before the kubelet, after the runtimes": {
+        *("Before=kubelet.service", "After=network-online.target containerd.service crio.service"),
+    },
+    "cgroups stay writable": {"ProtectControlGroups=no"},
+}
+
+
+@pytest.mark.parametrize("lines", PROMISES.values(), ids=PROMISES)
+def test_unit_keeps_what_is_promised(unit: Path, lines: set[str]) -> None:
+    assert lines - set(unit.read_text().splitlines()) == set()
+
+
+def test_unit_depends_on_no_runtime_and_no_kubelet(unit: Path) -> None:
+    """It outlives their restarts: it is ordered, and needs the network alone."""
+    needs = ("Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "PropagatesStopTo")
+    lines = [line for line in unit.read_text().splitlines() if line.partition("=")[0] in needs]
+    assert lines == ["Wants=network-online.target"]
