@@ -154,6 +154,9 @@ def _add_working(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="fail if some still terminate after this time (default: %(default)g)",
     )
     restart.add_argument("--only-wait", action="store_true", help="wait, and leave the restart to others")
+    restart.add_argument(
+        "--dry-run", action="store_true", help="tell whether a daemon would start again, restart nothing"
+    )
     restart.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket; default: the configured one")
     restart.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG}, if it is there")
 

@@ -26,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if not args.only_wait:
         see_that_it_starts(args.config or DEFAULT_CONFIG)
+    if args.dry_run:
+        return 0
     if not args.now:
         await_ends(
             lambda: ask(args).terminating,

@@ -157,6 +157,8 @@ def test_verb_leaves_a_daemon_alone_that_would_not_start_again(
     assert words in capsys.readouterr().err
     assert not restarted.exists()
     config.write_text("")
+    assert main(["restart", "--dry-run", "--config", str(config)]) == 0
+    assert not restarted.exists()
     assert main(["restart", "--now", "--config", str(config)]) == 0
     assert restarted.exists()
 
