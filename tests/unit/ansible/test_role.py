@@ -66,3 +66,10 @@ def test_end_of_containers_is_waited_for_before_a_configuration_is_written() -> 
     waits = tasks("configure")[written - 1]
     assert steps[written - 1] == "ansible.builtin.command"
     assert "nodecpu_wait_command" in str(waits)
+
+
+def test_configuration_that_leaves_no_cpu_is_refused_before_it_is_written() -> None:
+    names = [name for name, task in enumerate(tasks("configure")) if "--dry-run" in str(task)]
+    written = next(at for at, task in enumerate(tasks("configure")) if task.get("notify"))
+    assert len(names) == 1
+    assert names[0] < written
