@@ -30,7 +30,7 @@ from nodecpu.policy.links import ENV_PREFIX, links_of, require_present
 from nodecpu.policy.plan import Change
 from nodecpu.policy.requests import check_handler, request_of
 from nodecpu.policy.room import make_room
-from nodecpu.policy.shared import placement
+from nodecpu.policy.shared import placement, shared_updates
 from nodecpu.service import Service
 
 
@@ -63,11 +63,13 @@ class _Trial:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._ledger = service.books.ledger.copy()
+        self._cpus = _placed(self._ledger)
+        self._before: dict[ContainerID, CpuSet] = {}  # where those ran whom the present object moves
 
     def claim(self, claim: AllocatedClaim) -> TrialRow:
         """Return what a prepare would answer."""
         name = f"{claim.namespace}/{claim.name}"
-        before = _placed(self._ledger)
+        self._before.clear()
         try:
             if not self._service.is_synchronized:
                 raise NotReady(f"claim {name}: the container runtime is not connected", hint="see nodecpu check")
@@ -75,7 +77,7 @@ class _Trial:
         except NodeCpuError as err:
             return _refused("claim", name, err)
         moved = make_room(self._ledger, grant.cpus)
-        self._ledger.apply(Change(put_claims=(grant,), put_containers=moved))
+        self._enact(Change(put_claims=(grant,), put_containers=moved))
         missed = [words for result in grant.results for words in result.missed]
         return TrialRow(
             kind="claim",
@@ -84,7 +86,7 @@ class _Trial:
             cpus=str(grant.cpus),
             reason=f"without {' and '.join(missed)}, which cannot be had" if missed else "",
             results=results_of(grant),
-            moves=_moves(before, self._ledger),
+            moves=self._moves(),
         )
 
     def pod(self, pod: PodSpec) -> Iterator[TrialRow]:
@@ -111,20 +113,20 @@ class _Trial:
                 f"claim {claim.namespace}/{claim.name} is in the books otherwise, and {holders[0].pod} holds it",
                 hint="it is prepared anew when its containers are gone",
             )
-        self._ledger.apply(Change(drop_claims=(old.uid,)))
+        self._enact(Change(drop_claims=(old.uid,)))
         return claim_grant(self._ledger, self._service.machine, self._service.rules, claim)
 
     def _container(self, sandbox: Sandbox, pod: PodSpec, spec: ContainerSpec) -> TrialRow:
         name = f"{pod.namespace}/{pod.name}/{spec.name}"
-        before = _placed(self._ledger)
+        self._before.clear()
         previous = self._ledger.named(sandbox.uid, sandbox.namespace, sandbox.name, spec.name)
         if previous is not None:
-            self._ledger.apply(Change(drop_containers=(previous.id,)))
+            self._enact(Change(drop_containers=(previous.id,)))
         try:
             grant = self._container_grant(sandbox, pod, spec)
         except NodeCpuError as err:
             return _refused("container", name, err)
-        self._ledger.apply(Change(put_containers=(grant,)))
+        self._enact(Change(put_containers=(grant,)))
         where = placement(self._ledger, grant)
         row = TrialRow(
             kind="container",
@@ -136,11 +138,35 @@ class _Trial:
             group=grant.group.value,
             pool=grant.pool,
             reason=grant.reason,
-            moves=_moves(before, self._ledger),
+            moves=self._moves(),
         )
         if spec.kind is ContainerKind.INIT:  # it ends before the next one begins; a sidecar stays
-            self._ledger.apply(Change(drop_containers=(grant.id,)))
+            self._enact(Change(drop_containers=(grant.id,)))
         return row
+
+    def _enact(self, change: Change) -> None:
+        """Take a change into the books, and note who runs elsewhere by it.
+
+        Only those are looked at whom the change may concern: to look at all at each step took most of the time.
+        """
+        for update in shared_updates(self._ledger, change, self._ledger.apply(change)):
+            was, now = self._cpus.get(update.container_id), update.placement.cpus
+            if was is not None and was != now:
+                self._before.setdefault(update.container_id, was)
+            self._cpus[update.container_id] = now
+        for container_id in change.drop_containers:
+            self._cpus.pop(container_id, None)
+
+    def _moves(self) -> tuple[str, ...]:
+        """Return, in words, which containers run elsewhere than before the present object."""
+        found = ((self._ledger.containers.get(one), cpus, self._cpus.get(one)) for one, cpus in self._before.items())
+        return tuple(
+            sorted(
+                f"{grant.namespace}/{grant.pod}/{grant.name}: {cpus} -> {now}"
+                for grant, cpus, now in found
+                if grant is not None and cpus != now
+            )
+        )
 
     def _container_grant(self, sandbox: Sandbox, pod: PodSpec, spec: ContainerSpec) -> ContainerGrant:
         rules, ledger = self._service.rules, self._ledger
@@ -184,19 +210,7 @@ def _refused(kind: str, name: str, err: NodeCpuError) -> TrialRow:
     return TrialRow(kind=kind, name=name, fits=False, code=err.code, message=err.message, hint=err.hint)
 
 
-def _placed(ledger: Ledger) -> Mapping[ContainerID, CpuSet]:
+def _placed(ledger: Ledger) -> dict[ContainerID, CpuSet]:
     """Return where every container runs by some books."""
     found = ((grant, placement(ledger, grant)) for grant in ledger.containers.values())
     return {grant.id: where.cpus for grant, where in found if where is not None}
-
-
-def _moves(before: Mapping[ContainerID, CpuSet], ledger: Ledger) -> tuple[str, ...]:
-    """Return, in words, which containers run elsewhere than before."""
-    now = _placed(ledger)
-    return tuple(
-        sorted(
-            f"{grant.namespace}/{grant.pod}/{grant.name}: {before[grant.id]} -> {now[grant.id]}"
-            for grant in ledger.containers.values()
-            if grant.id in before and grant.id in now and before[grant.id] != now[grant.id]
-        )
-    )

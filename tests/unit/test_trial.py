@@ -166,6 +166,13 @@ def test_container_that_is_drawn_to_others_is_foretold_beside_them(node: Node) -
     assert row.pool == beside.pool
 
 
+def test_container_that_is_tried_again_is_not_among_those_that_it_moves(node: Node) -> None:
+    """It takes its own place."""
+    first, second = rows(node, pod_object(container("a")), pod_object(container("a", "2")))
+    assert first.cpus != second.cpus
+    assert (second.exclusive, second.moves) == (second.cpus, ())
+
+
 def test_template_of_a_deployment_is_tried_as_one_pod(node: Node) -> None:
     template = {"spec": pod_object(container("app", "1"))["spec"]}
     deployment: Json = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"template": template}}
