@@ -71,6 +71,9 @@ class Node:
     )
 
 
+_WRITABLE: Final = " The unit may write to the default alone: another one needs `ReadWritePaths=` in a drop-in."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
     """Where things are. There is seldom a reason to change any of these."""
@@ -80,22 +83,23 @@ class Paths:
     cdi: Path = _setting(
         AbsolutePath(),
         Path("/var/run/cdi"),
-        "Directory for CDI spec files. It must be among those that the container runtime reads.",
+        "Directory for CDI spec files. It must be among those that the container runtime reads." + _WRITABLE,
     )
     kubelet: Path = _setting(
         AbsolutePath(),
         Path("/var/lib/kubelet"),
-        "Root directory of the kubelet. The plugin sockets are made below it.",
+        "Root directory of the kubelet. The plugin sockets are made below it." + _WRITABLE,
     )
     state: Path = _setting(
         AbsolutePath(),
         Path("/var/lib/nodecpu"),
-        "Directory for what outlives a reboot: which claim has which CPUs.",
+        "Directory for what outlives a reboot: which claim has which CPUs." + _WRITABLE,
     )
     run: Path = _setting(
         AbsolutePath(max_bytes=MAX_SOCKET_PATH_BYTES - len("/admin.sock")),
         Path("/run/nodecpu"),
-        "Directory for what does not outlive a reboot: containers, the lock, the socket of the command line.",
+        "Directory for what does not outlive a reboot: containers, the lock, the socket of the command line."
+        + _WRITABLE,
     )
 
 

@@ -69,7 +69,7 @@ def test_end_of_containers_is_waited_for_before_a_configuration_is_written() -> 
 
 
 def test_configuration_that_leaves_no_cpu_is_refused_before_it_is_written() -> None:
-    names = [name for name, task in enumerate(tasks("configure")) if "--dry-run" in str(task)]
+    tried = [at for at, task in enumerate(tasks("configure")) if "--dry-run" in str(task)]
     written = next(at for at, task in enumerate(tasks("configure")) if task.get("notify"))
-    assert len(names) == 1
-    assert names[0] < written
+    assert len(tried) == 1
+    assert tried[0] < written
