@@ -168,7 +168,9 @@ def test_container_that_is_drawn_to_others_is_foretold_beside_them(node: Node) -
 
 def test_container_that_is_tried_again_is_not_among_those_that_it_moves(node: Node) -> None:
     """It takes its own place."""
-    first, second = rows(node, pod_object(container("a")), pod_object(container("a", "2")))
+    metadata: Json = {"name": "web-0", "namespace": "shop", "uid": "u1"}
+    pods = [{**pod_object(container("a", cpu)), "metadata": metadata} for cpu in ("", "2")]
+    first, second = rows(node, *pods)
     assert first.cpus != second.cpus
     assert (second.exclusive, second.moves) == (second.cpus, ())
 
