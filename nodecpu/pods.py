@@ -26,6 +26,9 @@ class PodCommit(Protocol):
     def commit_pods(self, puts: Iterable[PodSpec], drops: Iterable[PodUID]) -> None:
         """Write pods, all or nothing; raises StateError."""
 
+    def rebuilt(self) -> None:
+        """Forget that containers were lost: all that run were judged; raises StateError."""
+
 
 class Pods:
     """The pods; ``are_listed`` once all have been told."""

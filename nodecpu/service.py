@@ -20,7 +20,7 @@ from nodecpu.asking import Asking
 from nodecpu.attraction import asks_kubelet
 from nodecpu.books import Books
 from nodecpu.cpuset import MAX_ID, NO_NODES, union
-from nodecpu.errors import NoCapacity, NodeCpuError, NotReady
+from nodecpu.errors import NoCapacity, NodeCpuError, NotReady, StateError
 from nodecpu.ids import ClaimUID, ContainerID, PodUID, SandboxID
 from nodecpu.log import kv
 from nodecpu.metrics import Counters
@@ -95,6 +95,7 @@ class Service:
         self._probe = probe
         self._counters = counters
         self._watchers = watchers
+        self._store = pods
         self.pods = Pods(books, pods)
         self.asking = Asking(books, self.pods, counters)
         self._quotas = None if quotas is None else Quotas(books, quotas, counters, self)
@@ -147,6 +148,7 @@ class Service:
             if asks_kubelet(self.rules, sandbox) and not self._has_all_containers(sandbox):
                 self._watchers.hinted(sandbox)  # what it told before a restart is forgotten
         self.is_synchronized = True
+        self._note_rebuilt()
         self._watchers.freed()
         updates = (*self.books.pending.due(), *self._kept_off())  # all were looked at just now
         kv(_LOG, logging.INFO, "runtime synchronised", count=len(listed), state=f"{len(updates)} to correct")
@@ -480,6 +482,18 @@ class Service:
         """
         return self.containers_lost and any(one.sandbox_id in self._sandboxes for one in self._unproven.values())
 
+    def _note_rebuilt(self) -> None:
+        """Take note that the books lack nothing any more: what runs and all pods are known, and all were judged."""
+        if not (self.containers_lost and self.is_synchronized and self.pods.are_listed) or self.is_rebuilding:
+            return
+        try:
+            self._store.rebuilt()
+        except StateError as err:
+            kv(_LOG, logging.WARNING, "that the books are whole again cannot be recorded yet", err=err)
+            return
+        self.containers_lost = False
+        kv(_LOG, logging.INFO, "the books of containers are whole again", count=len(self.books.ledger.containers))
+
     def _require_pod(self, sandbox: Sandbox, seen: Seen) -> None:
         """Raise NotReady for a pod that is not known yet, where the books lost what its container was given."""
         pinned = bool(seen.cpus) and not self.books.ledger.tree.usable.all <= seen.cpus
@@ -501,6 +515,7 @@ class Service:
                 self._unproven[container.id] = container
             else:
                 self._found(sandbox, container)
+        self._note_rebuilt()
         if len(self._unproven) < len(waiting):  # it runs already, and no reply may come for long (G9)
             self.books.pending.hurry()
         if waiting:

@@ -24,6 +24,9 @@ MIGRATIONS = (
     "CREATE TABLE pods (uid TEXT PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID",
 )
 
+_LOST = "lost"
+"""Key of the meta table: containers may run that the books lost, and not all were judged since."""
+
 
 class ContainerStore:
     """Container grants and pods by id. Every method raises StateError if the file fails.
@@ -37,26 +40,45 @@ class ContainerStore:
         self.is_rebuilt = copy is not None
 
     def load(self, boot_id: str) -> tuple[tuple[ContainerGrant, ...], tuple[PodSpec, ...]]:
-        """Return all grants and pods of this boot; what is left of another boot is dropped."""
+        """Return all grants and pods of this boot; what is left of another boot is dropped.
+
+        That something was lost is remembered until ``rebuilt``, whatever becomes of this process.
+        """
         with _failing(self._path):
-            found = self._db.execute("SELECT value FROM meta WHERE key = 'boot_id'").fetchone()
-            self.is_rebuilt = self.is_rebuilt or found is None
-            if found != (boot_id,):
-                self._db.execute("BEGIN")
-                self._db.execute("DELETE FROM containers")
-                self._db.execute("DELETE FROM pods")
-                self._db.execute("INSERT OR REPLACE INTO meta VALUES ('boot_id', ?)", (boot_id,))
-                self._db.execute("COMMIT")
+            facts = dict(self._db.execute("SELECT key, value FROM meta").fetchall())
+            if facts.get("boot_id") != boot_id:
+                self.is_rebuilt = self.is_rebuilt or "boot_id" not in facts
+                self._begin_anew(boot_id)
+            else:
+                self.is_rebuilt = self.is_rebuilt or _LOST in facts
             containers = self._db.execute("SELECT id, row FROM containers ORDER BY id").fetchall()
             pods = self._db.execute("SELECT uid, row FROM pods ORDER BY uid").fetchall()
             grants = readable(ContainerGrant, "container", containers)
             specs = readable(PodSpec, "pod", pods)
             if failure := grants.failure or specs.failure:
                 copy_aside(self._db, self._path, failure)
+                self._db.execute("BEGIN")
+                self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, 'yes')", (_LOST,))
                 self._db.executemany("DELETE FROM containers WHERE id = ?", [(key,) for key in grants.bad])
                 self._db.executemany("DELETE FROM pods WHERE uid = ?", [(key,) for key in specs.bad])
+                self._db.execute("COMMIT")
                 self.is_rebuilt = True
         return grants.good, specs.good
+
+    def rebuilt(self) -> None:
+        """Forget that something was lost: all that runs was judged."""
+        with _failing(self._path):
+            self._db.execute("DELETE FROM meta WHERE key = ?", (_LOST,))
+        self.is_rebuilt = False
+
+    def _begin_anew(self, boot_id: str) -> None:
+        """Drop what another boot left; nothing is lost by that."""
+        facts = [("boot_id", boot_id)] + ([(_LOST, "yes")] if self.is_rebuilt else [])
+        self._db.execute("BEGIN")
+        for table in ("containers", "pods", "meta"):
+            self._db.execute(f"DELETE FROM {table}")
+        self._db.executemany("INSERT INTO meta VALUES (?, ?)", facts)
+        self._db.execute("COMMIT")
 
     def commit(self, change: Change) -> None:
         """Write the containers of a change, all or nothing; without any nothing is written."""

@@ -181,6 +181,37 @@ def test_a_restart_in_the_middle_of_recovery_forgets_nothing(scene: Scene) -> No
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("how", [missing, garbage])
+def test_restarts_before_containers_that_were_lost_are_judged_move_nobody(scene: Scene, how: Damage) -> None:
+    """R1, R2, U39: the API server is away for so long; the second start finds a database that is new, not lost."""
+
+    async def story() -> None:
+        node = scene.boot()
+        await settle(node)
+        before = places(scene)
+        await node.crash()
+        damage(scene, RUN, how)
+        for _ in range(3):
+            case = await boot(scene)
+            case.node.synchronize()
+            case.node.audit()
+            assert case.node.service.is_rebuilding
+            assert places(scene) == before
+            await case.node.crash()
+        case = await boot(scene)
+        case.node.synchronize()
+        await confirmed(case)
+        assert places(scene) == before
+        owner = case.node.service.books.ledger.containers[ContainerID("c2")]
+        assert owner.exclusive == before["c2"]
+        await case.node.crash()
+        case = await boot(scene)
+        assert not case.node.service.containers_lost, "all were judged"
+        await case.node.crash()
+
+    asyncio.run(story())
+
+
 def play(scene: Scene, story: Callable[[Node], Awaitable[None]]) -> None:
     async def whole() -> None:
         node = scene.boot()
