@@ -354,6 +354,7 @@ class _Connection:
             headers=headers,
             preload_content=False,
             retries=False,
+            redirect=False,  # nor is it looked whereto
             timeout=urllib3.Timeout(connect=connect_s, read=read_s),
         )
 

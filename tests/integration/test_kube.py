@@ -323,6 +323,29 @@ def test_what_is_no_answer_is_a_link_error(answer: bytes, words: str) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("target", ["http://[::1", "http://127.0.0.1:1/elsewhere", "//[x"])
+def test_redirection_is_no_answer_whatever_it_names(target: str) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async def test() -> None:
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=30)
+        with pytest.raises(ApiError, match="302"):
+            await client.get(SLICES_PATH)
+        with pytest.raises(ApiError, match="302"):
+            await watch_to_the_end(client, silence_s=30)
+        client.close()
+        server.close()
+        await server.wait_closed()
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "date",
     ["yesterday", "Mon, 01 Jan 0001 0:00:7770040000", "Tue, 01 Dec 2026 04:00:00 +00022222222222222222222"],
