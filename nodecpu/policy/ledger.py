@@ -59,7 +59,7 @@ class Ledger:
         return tuple(self._containers[i] for i in self._holders.get(uid, ()))
 
     def named(self, uid: PodUID, namespace: str, pod: str, name: str) -> ContainerGrant | None:
-        """Return the container of that name in a pod, the latest if there were several.
+        """Return the container of that name in a pod; of several the one put last, None once that one is gone.
 
         A static pod's file may name any UID, so the pod's name has to be the same as well.
         """
