@@ -73,6 +73,7 @@ FUZZ_ARGS ?=
 fuzz: $(READY) ## hostile input for every codec and decoder (FUZZ_ARGS="COUNT SEED"; minutes)
 	$(BIN)/python -m tests.fuzz.nri $(FUZZ_ARGS)
 	$(BIN)/python -m tests.fuzz.decoders $(FUZZ_ARGS)
+	$(BIN)/python -m tests.fuzz.http
 
 .PHONY: lint
 lint: $(READY) ## style, types, and generated files that are up to date
