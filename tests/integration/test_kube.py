@@ -287,6 +287,25 @@ def test_idle_connection_is_kept_alive() -> None:
     run(test)
 
 
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[KubeClient]:
+    """Yield a client of a server that gives one answer, whatever it is asked, and ends the connection."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=30)
+    yield client
+    client.close()
+    server.close()
+    await server.wait_closed()
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -302,46 +321,26 @@ def test_idle_connection_is_kept_alive() -> None:
     ],
 )
 def test_what_is_no_answer_is_a_link_error(answer: bytes, words: str) -> None:
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
     async def test() -> None:
-        server = await asyncio.start_server(speak, "127.0.0.1", 0)
-        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=30)
-        with pytest.raises(LinkError, match=f"API server: .*{words}"):
-            await client.get(SLICES_PATH)
-        with pytest.raises(LinkError, match=f"API server: .*{words}"):
-            await watch_to_the_end(client, silence_s=30)
-        client.close()
-        server.close()
-        await server.wait_closed()
+        async with answering(answer) as client:
+            with pytest.raises(LinkError, match=f"API server: .*{words}"):
+                await client.get(SLICES_PATH)
+            with pytest.raises(LinkError, match=f"API server: .*{words}"):
+                await watch_to_the_end(client, silence_s=30)
 
     run(test)
 
 
 @pytest.mark.parametrize("target", ["http://[::1", "http://127.0.0.1:1/elsewhere", "//[x"])
 def test_redirection_is_no_answer_whatever_it_names(target: str) -> None:
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode())
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
     async def test() -> None:
-        server = await asyncio.start_server(speak, "127.0.0.1", 0)
-        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=30)
-        with pytest.raises(ApiError, match="302"):
-            await client.get(SLICES_PATH)
-        with pytest.raises(ApiError, match="302"):
-            await watch_to_the_end(client, silence_s=30)
-        client.close()
-        server.close()
-        await server.wait_closed()
+        async with answering(
+            f"HTTP/1.1 302 Found\r\nLocation: {target}\r\nContent-Length: 0\r\n\r\n".encode()
+        ) as client:
+            with pytest.raises(ApiError, match="302"):
+                await client.get(SLICES_PATH)
+            with pytest.raises(ApiError, match="302"):
+                await watch_to_the_end(client, silence_s=30)
 
     run(test)
 
@@ -352,21 +351,10 @@ def test_redirection_is_no_answer_whatever_it_names(target: str) -> None:
     ids=["words", "seconds", "zone"],
 )
 def test_date_of_an_answer_that_is_none_tells_nothing_and_harms_nobody(date: str) -> None:
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
     async def test() -> None:
-        server = await asyncio.start_server(speak, "127.0.0.1", 0)
-        client = KubeClient(kubeconfig(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), timeout_s=30)
-        assert await client.get(SLICES_PATH) == b"{}"
-        assert client.clock_skew_s is None
-        client.close()
-        server.close()
-        await server.wait_closed()
+        async with answering(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 2\r\n\r\n{{}}".encode()) as client:
+            assert await client.get(SLICES_PATH) == b"{}"
+            assert client.clock_skew_s is None
 
     run(test)
 
