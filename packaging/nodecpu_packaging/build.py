@@ -184,7 +184,7 @@ def _put_papers(tree: Path, target: Target, *, version: str, epoch: int) -> None
 
 
 def _changes() -> str:
-    return (ROOT / "CHANGELOG.md").read_text()
+    return (ROOT / "docs" / "changelog.md").read_text()
 
 
 def _pack(tree: Path, target: Target, tools: Tools, *, out: Path, arch: str, version: str) -> Path:
