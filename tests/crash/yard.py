@@ -22,6 +22,8 @@ from nodecpu.lab.stage import DRIVER, Daemon, Stage, StageError, StageSettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE_S = 30.0
+_LONGEST_PAUSE_S = 30.0
+"""Before slices are written again which others, such as a kubelet at each of its starts, keep deleting."""
 
 
 class ForkedDaemon(Daemon):
@@ -156,8 +158,8 @@ class Yard:
         )
 
     async def up(self) -> None:
-        """Wait until a daemon is synchronised and registered, and stays so. Raises StageError."""
-        async with asyncio.timeout(PATIENCE_S):
+        """Wait until a daemon is synchronised and registered, and has published. Raises StageError."""
+        async with asyncio.timeout(PATIENCE_S + _LONGEST_PAUSE_S):
             while not self._is_up():
                 if self.trouble:
                     raise StageError(self.trouble)
