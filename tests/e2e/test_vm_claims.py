@@ -74,7 +74,10 @@ def test_shared_container_comes_back_when_the_claim_has_ended(pinned: Node, scen
 
 
 def test_shared_container_is_lifted_as_claims_take_node_socket_and_machine(node: Node) -> None:
-    """G9, G10: to the socket, to the machine, to the reserved CPUs when there is no other; and back."""
+    """G9, M1: to the socket, to the machine, to the reserved CPUs when there is no other; then to what is free again.
+
+    Its pool is the machine from then on, and its memory that pool's.
+    """
     at = NUMA.index(node.start("other")[0])
     order = [at, at ^ 1, *(numa for numa in range(4) if numa // 2 != at // 2)]
     free = CpuSet.parse("0-14")
@@ -88,7 +91,7 @@ def test_shared_container_is_lifted_as_claims_take_node_socket_and_machine(node:
     rest = CpuSet.parse(NUMA[order[2]]) | CpuSet.parse(NUMA[order[3]])
     assert seen == [socket, rest, CpuSet.parse(NUMA[order[3]]), CpuSet.parse("15")]
     node.end("holder-0")
-    node.until("other", (NUMA[at], str(at)))
+    node.until("other", (NUMA[at], "0-3"))
 
 
 def test_system_pods_run_on_reserved_cpus_unless_they_ask_for_none_of_their_own(node: Node) -> None:
@@ -106,7 +109,7 @@ def test_forged_variables_gain_nothing_and_are_counted(pinned: Node, scene: Scen
         assert cpus
         assert not cpus & CpuSet.parse(scene.holder[0])
     metrics = pinned.machine.ok("nodecpu", "metrics", "--values").splitlines()
-    assert [line.split()[1] for line in metrics if line.startswith("nodecpu_forged_claims_total")] == ["2"]
+    assert [float(line.split()[1]) for line in metrics if line.startswith("nodecpu_forged_claims_total")] == [2]
 
 
 def test_request_that_mirrors_its_claim_is_the_claim(node: Node) -> None:
